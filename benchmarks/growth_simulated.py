@@ -151,7 +151,7 @@ class Simulated(LocalCommunicator):
         place = self._top[dest]
         if place not in self._world.live:
             transfer = ThreadTransfer(self, data, dest, tag)
-            transfer.done = True
+            transfer.completed = True
             self._close_ring(data, place, tag)
             return transfer
         with self._group.lock:

@@ -64,7 +64,7 @@ def test_the_users_values_are_honoured() -> None:
     assert set_up_threads(environ, CpuCores(64, 64, 64)).threads == 3
     assert {environ[name] for name in VARIABLES} == {"3"}
     environ = rank(4, MKL_NUM_THREADS="5", OMP_NUM_THREADS="2,1")
-    assert "OMP_NUM_THREADS" in set_up_threads(environ, CpuCores(64, 64, 64)).why
+    assert "OMP_NUM_THREADS" in set_up_threads(environ, CpuCores(64, 64, 64)).reason
     assert environ["OMP_NUM_THREADS"] == "2,1" and environ["MKL_NUM_THREADS"] == "5"
     assert environ["OPENBLAS_NUM_THREADS"] == "2"
 

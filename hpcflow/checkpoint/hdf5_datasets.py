@@ -88,7 +88,7 @@ def _collective_call(comm: Any, what: str) -> Iterator[None]:
     if comm is None:
         yield
         return
-    wait_for_requests(comm.barrier(), what=what)
+    wait_for_requests(comm.barrier(), label=what)
     with ledger_entry(what):
         yield
 

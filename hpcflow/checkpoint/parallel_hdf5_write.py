@@ -42,7 +42,11 @@ def local_pieces(store: StateStore, wanted: Mapping[str, str]) -> list[HeldRows]
     for state in store.states.values():
         if state.variable in wanted and state.array is not None:
             copy = state.copied[0] if state.copied else 0
-            name, dtype, shape = wanted[state.variable], text_of(state.dtype), tuple(state.whole)
+            name, dtype, shape = (
+                wanted[state.variable],
+                text_of(state.dtype),
+                tuple(state.full_shape),
+            )
             pieces.append(HeldRows(name, dtype, shape, *state.rows, copy))
     return pieces
 

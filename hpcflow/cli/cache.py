@@ -46,7 +46,9 @@ def main(args: argparse.Namespace) -> int:
     code = 0
     if removes:
         last = time.time() - (args.prune or 0.0) * DAY_S
-        index = [(n, p, [f for f in files if args.clear or f.made < last]) for n, p, files in index]
+        index = [
+            (n, p, [f for f in files if args.clear or f.modified < last]) for n, p, files in index
+        ]
         gone = [(name, place, [f for f in files if _removed(f)]) for name, place, files in index]
         code, index = int(gone != index), gone
     if args.json:
@@ -72,17 +74,17 @@ def _removed(file: CachedFile) -> bool:
 def _data(place: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, Any]:
     now = time.time()
     return {
-        "folder": str(place.place) if place else None,
+        "folder": str(place.directory) if place else None,
         "files": len(files),
         "bytes": sum(file.nbytes for file in files),
-        "oldest_s": round(now - files[0].made) if files else None,
-        "newest_s": round(now - files[-1].made) if files else None,
+        "oldest_s": round(now - files[0].modified) if files else None,
+        "newest_s": round(now - files[-1].modified) if files else None,
     }
 
 
 def _row(name: str, place: CacheFolder | None, files: Sequence[CachedFile]) -> tuple[str, ...]:
-    ages = (age(files[0].made), age(files[-1].made)) if files else ("-", "-")
-    folder = str(place.place) if place else "none (disabled by the environment)"
+    ages = (age(files[0].modified), age(files[-1].modified)) if files else ("-", "-")
+    folder = str(place.directory) if place else "none (disabled by the environment)"
     return name, str(len(files)), format_bytes(sum(file.nbytes for file in files)), *ages, folder
 
 

@@ -217,22 +217,22 @@ def _write(
 
 
 def _kept_data(outlook: PlanOutlook) -> dict[str, Any]:
-    cached = outlook.kept
+    cached = outlook.cached_file
     return {
         "seconds": outlook.seconds,
         "folder": outlook.folder,
         "path": str(cached.path) if cached else None,
         "bytes": cached.nbytes if cached else None,
-        "age_s": max(0.0, time.time() - cached.made) if cached else None,
+        "age_s": max(0.0, time.time() - cached.modified) if cached else None,
         "threads": outlook.threads if cached else None,
     }
 
 
 def _kept_text(outlook: PlanOutlook) -> str:
     """Text: whether a run would load the plan from the cache, and the cost of planning."""
-    cached = outlook.kept
+    cached = outlook.cached_file
     if cached is not None:
-        file = f"{cached.path} ({format_bytes(cached.nbytes)}, made {age(cached.made)} ago"
+        file = f"{cached.path} ({format_bytes(cached.nbytes)}, made {age(cached.modified)} ago"
         how = f"a run loads it: {file}, for ranks of {outlook.threads} thread(s))"
     elif outlook.keeps:
         how = f"a run makes it, and caches it in {outlook.folder}"

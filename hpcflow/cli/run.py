@@ -257,7 +257,7 @@ def run_mpirun(
         # the exit code of MPICH's mpirun may be the number of the signal that killed a rank
         is_signal = not start.is_openmpi and code in {number.value for number in signal.Signals}
         exited = code < 128 and code != ABORTED and not is_signal
-        has_died = witness.tell(settings.run_dir, code, exited)
+        has_died = witness.report_failure(settings.run_dir, code, exited)
         code = ABORTED if has_died and is_signal else code
     return code
 

@@ -62,8 +62,8 @@ class CompletionQueue(Protocol):
         """Tokens of all requests that have not completed, or were not popped."""
         ...
 
-    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
-        """Remove the tokens for which `gone` is true."""
+    def drop_tokens(self, predicate: Callable[[Any], bool]) -> None:
+        """Remove the tokens for which `predicate` is true."""
         ...
 
     def __len__(self) -> int:

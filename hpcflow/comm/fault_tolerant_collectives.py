@@ -93,7 +93,7 @@ class FaultTolerantCollectives:
 
         what, message = f"a text of {self.size} ranks", text.encode()
         message = np.array([self.comm.rank, len(message)], np.int64).tobytes() + message
-        wait_for_requests(self._round(message, b"".join, settle, lambda data: None), what=what)
+        wait_for_requests(self._round(message, b"".join, settle, lambda data: None), label=what)
         return None if self.rank else [texts[r] for r in self.members if r in texts]
 
     def broadcast_text(self, text: str | None, root: int = 0) -> str:
@@ -103,7 +103,7 @@ class FaultTolerantCollectives:
         box: list[str] = []
         body = (text or "").encode()
         call = self._round(b"", b"".join, lambda call: body, lambda data: box.append(data.decode()))
-        wait_for_requests(call, what="what one rank decides", peer=self.members[0])
+        wait_for_requests(call, label="what one rank decides", peer=self.members[0])
         return box[0]
 
     def all_gather_text(self, text: str) -> list[str]:
@@ -111,15 +111,15 @@ class FaultTolerantCollectives:
         rows = self.gather_text(text)
         return self.broadcast_text(None if rows is None else "\0".join(rows)).split("\0")
 
-    def _round(self, mine: bytes, join: Join, settle: Settle, put: Put) -> Request:
+    def _round(self, local_input: bytes, join: Join, settle: Settle, put: Put) -> Request:
         number, members = self._begun, self.members
         self._begun += 1
 
         def begin() -> RootRound | MemberRound:
             tree = self._tree(members)
-            if tree.place:
-                return MemberRound(self._mail, number, tree, mine, join, put)
-            return RootRound(self._mail, number, tree, mine, join, settle, put)
+            if tree.position:
+                return MemberRound(self._mail, number, tree, local_input, join, put)
+            return RootRound(self._mail, number, tree, local_input, join, settle, put)
 
         self._last = _OrderedCollective(self, begin, self._last)
         self._last.begin()
@@ -170,6 +170,6 @@ class _OrderedCollective:
             self._round = self._make()
         if self._round.test():
             self._is_over = True
-            self._group.dead_ranks |= self._round.gone
+            self._group.dead_ranks |= self._round.dead_ranks
             self._round = None
         return self._is_over

@@ -81,24 +81,24 @@ class TreeMailbox:
         self._direct: list[TreeMessage] = []
         self._leaving: list[Request] = []
 
-    def send(self, rank: int, way: int, kind: int, number: int, data: bytes = b"") -> None:
-        """Start sending a message with tag offset `way`; `drop_completed` completes it."""
+    def send(self, rank: int, tag_offset: int, kind: int, number: int, data: bytes = b"") -> None:
+        """Start sending a message with tag offset `tag_offset`; `drop_completed` completes it."""
         head = np.array([kind, number], np.int64).tobytes()
         message = np.frombuffer(head + data, np.uint8)
-        self._leaving.append(self.comm.send(message, rank, self._tag + way))
+        self._leaving.append(self.comm.send(message, rank, self._tag + tag_offset))
 
     def drop_completed(self) -> None:
         """Drop sends that have completed or whose receiver has died."""
         self._leaving = [request for request in self._leaving if not _has_completed(request)]
 
-    def take(self, source: int, way: int, number: int) -> TreeMessage | None:
+    def take(self, source: int, tag_offset: int, number: int) -> TreeMessage | None:
         """A message of `source` in round `number`, or None; messages of later rounds are held back.
 
         Errors: DeathError if `source` has died and no message is left.
         """
-        key = source, way
+        key = source, tag_offset
         while True:
-            message = self._early_messages.pop(key, None) or self._receive(source, way)
+            message = self._early_messages.pop(key, None) or self._receive(source, tag_offset)
             if message is None:
                 if source in self.comm.lost:
                     raise DeathError(f"rank {source} has died", rank=self.comm.rank)
@@ -117,10 +117,10 @@ class TreeMailbox:
         self._direct = [message for message in self._direct if message.number > number]
         return messages
 
-    def _receive(self, source: int, way: int) -> TreeMessage | None:
-        key = source, way
+    def _receive(self, source: int, tag_offset: int) -> TreeMessage | None:
+        key = source, tag_offset
         if key not in self._receivers:
-            self._receivers[key] = _MessageReceiver(self.comm, source, self._tag + way)
+            self._receivers[key] = _MessageReceiver(self.comm, source, self._tag + tag_offset)
         try:
             message = self._receivers[key].take()
         except DeathError:
@@ -147,17 +147,17 @@ class TreePosition(NamedTuple):
     """The position of this rank in the tree of `ranks`; the first rank is the root."""
 
     ranks: tuple[int, ...]
-    place: int
+    position: int
 
     @property
     def parent(self) -> int:
         """The parent of a rank that is not the root."""
-        return self.ranks[(self.place - 1) // FANOUT]
+        return self.ranks[(self.position - 1) // FANOUT]
 
     @property
     def children(self) -> tuple[int, ...]:
         """The children of this rank."""
-        first = FANOUT * self.place + 1
+        first = FANOUT * self.position + 1
         return self.ranks[first : first + FANOUT]
 
 
@@ -165,13 +165,13 @@ class TreeRound:
     """Common part of `RootRound` and `MemberRound`."""
 
     def __init__(
-        self, mail: TreeMailbox, number: int, tree: TreePosition, mine: bytes, join: Join
+        self, mail: TreeMailbox, number: int, tree: TreePosition, local_input: bytes, join: Join
     ) -> None:
-        self._mail, self._number, self._input, self._join = mail, number, mine, join
+        self._mail, self._number, self._input, self._join = mail, number, local_input, join
         self._ranks, self._children = tree.ranks, tree.children
         self._pending = set(self._children)  # children whose message is missing
-        self._parts = [mine]
-        self.gone: set[int] = set()  # ranks without an input, once all ranks know them
+        self._parts = [local_input]
+        self.dead_ranks: set[int] = set()  # ranks without an input, once all ranks know them
 
     def _all_came(self, kind: int) -> bool:
         """Whether all children have sent a message of this kind. Errors: DeathError."""
@@ -190,18 +190,24 @@ class TreeRound:
             self._mail.send(child, DOWN, ANSWER, self._number, answer)
         self._pending = set(self._children)
 
-    def _send(self, ranks: Iterable[int], way: int, kind: int, data: bytes = b"") -> None:
+    def _send(self, ranks: Iterable[int], tag_offset: int, kind: int, data: bytes = b"") -> None:
         for rank in ranks:
-            self._mail.send(rank, way, kind, self._number, data)
+            self._mail.send(rank, tag_offset, kind, self._number, data)
 
 
 class MemberRound(TreeRound):
     """A round on a rank other than the root."""
 
     def __init__(
-        self, mail: TreeMailbox, number: int, tree: TreePosition, mine: bytes, join: Join, put: Put
+        self,
+        mail: TreeMailbox,
+        number: int,
+        tree: TreePosition,
+        local_input: bytes,
+        join: Join,
+        put: Put,
     ) -> None:
-        super().__init__(mail, number, tree, mine, join)
+        super().__init__(mail, number, tree, local_input, join)
         self._put, self._root, self._parent = put, tree.ranks[0], tree.parent
         self._step: Callable[[], bool] = self._gather_from_children
 
@@ -231,7 +237,7 @@ class MemberRound(TreeRound):
             self._step = self._await_root
         else:
             end = 8 + 8 * int(np.frombuffer(message.data[:8], np.int64)[0])
-            self.gone = set(np.frombuffer(message.data[8:end], np.int64).tolist())
+            self.dead_ranks = set(np.frombuffer(message.data[8:end], np.int64).tolist())
             self._put(message.data[end:])
             self._step = self._finish
 
@@ -281,12 +287,12 @@ class RootRound(TreeRound):
         mail: TreeMailbox,
         number: int,
         tree: TreePosition,
-        mine: bytes,
+        local_input: bytes,
         join: Join,
         settle: Settle,
         put: Put,
     ) -> None:
-        super().__init__(mail, number, tree, mine, join)
+        super().__init__(mail, number, tree, local_input, join)
         self._settle, self._put, self._answer = settle, put, b""
         self._received: dict[int, bytes] = {}
         self._step: Callable[[], bool] = self._gather_from_children
@@ -340,7 +346,7 @@ class RootRound(TreeRound):
             return False
         senders = [rank for rank in self._ranks if rank in self._received]
         self._settle_result([self._input, *(self._received[rank] for rank in senders)])
-        self.gone = set(self._ranks[1:]) - self._received.keys()
+        self.dead_ranks = set(self._ranks[1:]) - self._received.keys()
         self._send_result(senders)
         self._step = self._finish
         return True
@@ -353,7 +359,7 @@ class RootRound(TreeRound):
         return set(self._ranks[1:]).difference(self._mail.comm.lost)
 
     def _send_result(self, ranks: Iterable[int]) -> None:
-        gone = np.array([len(self.gone), *sorted(self.gone)], np.int64)
+        gone = np.array([len(self.dead_ranks), *sorted(self.dead_ranks)], np.int64)
         self._send(ranks, DOWN, TOLD, gone.tobytes() + self._answer)
 
     def _finish(self) -> bool:

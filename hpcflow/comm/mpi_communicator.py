@@ -236,9 +236,9 @@ class MpiCommunicator(Communicator):
         self._comm.Ack_failed(failed.Get_size())
         self.lost = tuple(sorted(failed.Translate_ranks(None, self._comm.Get_group())))
 
-    def _failure(self, error: RuntimeError, what: str) -> CommError:
+    def _failure(self, error: RuntimeError, label: str) -> CommError:
         kind = DeathError if self.met_death(error) else CommError
-        return kind(f"{what}: {error}", rank=self.rank)
+        return kind(f"{label}: {error}", rank=self.rank)
 
     def count_bytes(self, status: Any) -> int:
         """Bytes of the message of an MPI status, also above 2**31."""
@@ -278,12 +278,12 @@ class MpiCommunicator(Communicator):
             requests.append(self._collective("all_reduce", start, (addend, result)))
         return RequestGroup(requests)
 
-    def _collective(self, what: str, start: Callable[[], Any], buffers: Any) -> Request:
+    def _collective(self, label: str, start: Callable[[], Any], buffers: Any) -> Request:
         """The request made by `start`, which uses `buffers`; `test` raises its error."""
         try:
-            return MpiTransfer(self, start(), buffers, (what, -1, -1))
+            return MpiTransfer(self, start(), buffers, (label, -1, -1))
         except RuntimeError as error:
-            return FailedTransfer(self._failure(error, what))
+            return FailedTransfer(self._failure(error, label))
 
     def broadcast(self, array: np.ndarray, root: int) -> Request:
         """Broadcast `root`'s array in place."""
@@ -322,13 +322,13 @@ class MpiCommunicator(Communicator):
         lengths[self.rank] = data.size
         what = f"a text of {self.size} ranks"
         wait_for_requests(
-            self.all_reduce(lengths), what=what
+            self.all_reduce(lengths), label=what
         )  # no rank continues before all have called
         joined = np.empty(int(lengths.sum()) if self.rank == root else 0, np.uint8)
         target = [joined, lengths, initialized_mpi().BYTE] if self.rank == root else None
         request = self._comm.Igatherv([data, initialized_mpi().BYTE], target, root)
         wait_for_requests(
-            MpiTransfer(self, request, (data, joined, lengths), ("gather", root, -1)), what=what
+            MpiTransfer(self, request, (data, joined, lengths), ("gather", root, -1)), label=what
         )
         if self.rank != root:
             return None
@@ -340,9 +340,9 @@ class MpiCommunicator(Communicator):
         data = np.frombuffer((text or "").encode(), np.uint8) if self.rank == root else None
         length = np.array([0 if data is None else data.size])
         what, peer = "what one rank decides", self._top[root]
-        wait_for_requests(self.broadcast(length, root), what=what, peer=peer)
+        wait_for_requests(self.broadcast(length, root), label=what, peer=peer)
         buffer = np.empty(length[0], np.uint8) if data is None else data
-        wait_for_requests(self.broadcast(buffer, root), what=what, peer=peer)
+        wait_for_requests(self.broadcast(buffer, root), label=what, peer=peer)
         return buffer.tobytes().decode()
 
     def split(self, ranks: Sequence[int]) -> MpiCommunicator | None:

@@ -131,12 +131,14 @@ class MpiCompletionQueue:
         waiting = [transfer.token for transfer in self._transfers]
         return [*self._completed, *waiting, *(token for _, token in self._expected.values())]
 
-    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
-        """Remove the tokens for which `gone` is true."""
-        self._transfers = [t for t in self._transfers if not gone(t.token)]
+    def drop_tokens(self, predicate: Callable[[Any], bool]) -> None:
+        """Remove the tokens for which `predicate` is true."""
+        self._transfers = [t for t in self._transfers if not predicate(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
-        self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
-        remaining = [token for token in self._completed if not gone(token)]
+        self._expected = {
+            k: entry for k, entry in self._expected.items() if not predicate(entry[1])
+        }
+        remaining = [token for token in self._completed if not predicate(token)]
         self._completed.clear()
         self._completed.extend(remaining)
 

@@ -112,11 +112,11 @@ class MpiTransfer:
         return True
 
     def check_after_failure(
-        self, whole: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]
+        self, statuses: dict[tuple[int, int], Any], fault: Callable[[int], RuntimeError]
     ) -> bool:
         """Whether it has completed, after a call over many requests failed for some of them.
 
-        MPI keeps no status of requests that completed in that call. `whole` has the statuses of the
+        MPI keeps no status of requests that completed in that call. `statuses` has those of the
         messages received in it, by (source, tag). Any other completed receive failed by the fault
         of its peer.
         """
@@ -129,8 +129,8 @@ class MpiTransfer:
         _, peer, tag = self._label
         if self._status is None or status.source >= 0:
             self.end(status)
-        elif (peer, tag) in whole:
-            self.end(whole[peer, tag])
+        elif (peer, tag) in statuses:
+            self.end(statuses[peer, tag])
         else:
             return self._fails(fault(peer))
         return True
@@ -145,10 +145,10 @@ class MpiTransfer:
             self.request.Cancel()
             self._status = None
 
-    def failed(self, why: str, died: bool = False) -> CommError:
+    def failed(self, reason: str, died: bool = False) -> CommError:
         """An error that names this transfer."""
         kind = DeathError if died else CommError
-        return kind(f"{self}: {why}", rank=self._owner.rank)
+        return kind(f"{self}: {reason}", rank=self._owner.rank)
 
     def __str__(self) -> str:
         kind, peer, tag = self._label

@@ -161,7 +161,7 @@ class NcclCommunicator(CommunicatorWrapper):
         answer = self.inner.recv(came, 0, ROLL_TAG)
         try:
             wait_for_requests(
-                word, answer, timeout=SET_UP_S + ANSWER_S, what="the start of NCCL", peer=0
+                word, answer, timeout=SET_UP_S + ANSWER_S, label="the start of NCCL", peer=0
             )
         except StallError:
             return np.array([rank > 0 for rank in range(self.size)], np.int8)
@@ -178,7 +178,7 @@ class NcclCommunicator(CommunicatorWrapper):
         came = np.array([rank not in pending for rank in range(self.size)], np.int8)
         sends = [self.inner.send(came, int(r), ROLL_TAG) for r in np.flatnonzero(came) if r]
         with contextlib.suppress(StallError):  # a later step detects a rank that is gone
-            wait_for_requests(*sends, timeout=ANSWER_S, what="the start of NCCL")
+            wait_for_requests(*sends, timeout=ANSWER_S, label="the start of NCCL")
         return came
 
     def _check_gpus(self) -> None:
@@ -209,8 +209,8 @@ class NcclCommunicator(CommunicatorWrapper):
         name = np.zeros(ID_BYTES, np.int8)
         if self.rank == 0:
             name[:] = self.nccl.get_unique_id()
-        wait_for_requests(self.inner.broadcast(name, 0), timeout=SET_UP_S, what="setting up NCCL")
-        wait_for_requests(self.inner.barrier(), timeout=SET_UP_S, what="setting up NCCL")
+        wait_for_requests(self.inner.broadcast(name, 0), timeout=SET_UP_S, label="setting up NCCL")
+        wait_for_requests(self.inner.barrier(), timeout=SET_UP_S, label="setting up NCCL")
         box: list[Any] = []
 
         def enter() -> None:

@@ -87,21 +87,21 @@ def _sleep_function(
 
 
 def wait_for_requests(
-    *requests: Request, timeout: float | None = None, what: str = "a request", peer: int = ANY
+    *requests: Request, timeout: float | None = None, label: str = "a request", peer: int = ANY
 ) -> None:
     """Wait with back-off until all `requests` are done; StallError after `timeout` seconds.
 
-    `what` and `peer` describe the wait in the ledger: what is awaited, from which rank.
+    `label` and `peer` describe the wait in the ledger: what is awaited, from which rank.
     """
     backoff, end = Backoff(crowded=True), time.monotonic() + (timeout or 0.0)
     pending, polls = list(requests), 0
     try:
         while pending := [request for request in pending if not request.test()]:
             if timeout is not None and time.monotonic() > end:
-                raise StallError(f"{what} has waited {timeout:.0f} s; {len(pending)} not done")
+                raise StallError(f"{label} has waited {timeout:.0f} s; {len(pending)} not done")
             polls += 1
             if polls == PATIENCE_POLLS and ledger is not None:
-                ledger.enter(0, what, peer, REQUEST)
+                ledger.enter(0, label, peer, REQUEST)
             backoff.wait()
     finally:
         if polls >= PATIENCE_POLLS and ledger is not None:
@@ -109,15 +109,15 @@ def wait_for_requests(
 
 
 @contextlib.contextmanager
-def ledger_entry(what: str) -> Iterator[None]:
-    """Context manager around a blocking library call, entered in the ledger as `what`.
+def ledger_entry(label: str) -> Iterator[None]:
+    """Context manager around a blocking library call, entered in the ledger as `label`.
 
     All ranks that make the call together use the same name.
 
     Errors: those of the call.
     """
     if ledger is not None:
-        ledger.enter(0, what, ANY, CALL)
+        ledger.enter(0, label, ANY, CALL)
     try:
         yield
     finally:
@@ -139,12 +139,14 @@ def crowded_hosts(comm: Communicator) -> frozenset[str]:
     if comm.rank == first:
         peer_masks = np.zeros((len(others), MOST_CORES // 8), np.uint8)
         came = [comm.recv(row, r, CORES_TAG) for row, r in zip(peer_masks, others, strict=True)]
-        wait_for_requests(*came, what="the cores of this host's ranks")
+        wait_for_requests(*came, label="the cores of this host's ranks")
         cores = np.bitwise_or.reduce(peer_masks, initial=0) | np.packbits(cpu_mask)
         flags[hosts.index(host)] = np.unpackbits(cores).sum() < 1 + len(others)
     else:
         wait_for_requests(
-            comm.send(np.packbits(cpu_mask), first, CORES_TAG), what="the first rank of this host"
+            comm.send(np.packbits(cpu_mask), first, CORES_TAG), label="the first rank of this host"
         )
-    wait_for_requests(comm.all_reduce(flags, "max"), what="which hosts have fewer cores than ranks")
+    wait_for_requests(
+        comm.all_reduce(flags, "max"), label="which hosts have fewer cores than ranks"
+    )
     return frozenset(itertools.compress(hosts, flags))

@@ -64,7 +64,7 @@ class _Collective:
         if self._completed:
             return True
         self._comm.poll()
-        if not self._round.done:
+        if not self._round.completed:
             return False
         self._delay -= 1
         if self._delay >= 0:
@@ -230,8 +230,8 @@ class LocalCommunicator(Communicator):
         self.traffic.add(COLLECTIVE, array.nbytes)
         label = f"gathers {list(rows)} rows of {out.dtype}{list(out.shape[1:])}"
 
-        def take(whole: np.ndarray) -> None:
-            target[:] = whole
+        def take(gathered: np.ndarray) -> None:
+            target[:] = gathered
 
         return self._collective(label, data, np.concatenate, take)
 
@@ -298,7 +298,7 @@ class LocalCommunicator(Communicator):
         message = ThreadMessage(
             self.rank, tag, data.copy() if eager else data, None if eager else transfer
         )
-        transfer.done = eager
+        transfer.completed = eager
         with group.lock:
             box = group.boxes[dest]
             number = box.count[self.rank, tag] = box.count[self.rank, tag] + 1
@@ -319,7 +319,7 @@ class LocalCommunicator(Communicator):
     def _collective(
         self,
         label: str,
-        what: Any,
+        local_input: Any,
         combine: Callable[[list], Any],
         take: Callable[[Any], None] = lambda result: None,
     ) -> _Collective:
@@ -327,15 +327,17 @@ class LocalCommunicator(Communicator):
         key = next(self._calls)
         delay = self._group.delays.draw("collective", key, self.rank)
         return _Collective(
-            self, self._group.bring(key, self.rank, label, what, combine), delay, take
+            self, self._group.bring(key, self.rank, label, local_input, combine), delay, take
         )
 
-    def _blocking(self, label: str, what: Any, combine: Callable[[list], Any]) -> Any:
+    def _blocking(self, label: str, local_input: Any, combine: Callable[[list], Any]) -> Any:
         self._check()
         group = self._group
-        round_ = group.bring(next(self._calls), self.rank, label, what, combine)
+        round_ = group.bring(next(self._calls), self.rank, label, local_input, combine)
         with group.lock:
-            came = group.lock.wait_for(lambda: round_.done or group.aborted is not None, SET_UP_S)
+            came = group.lock.wait_for(
+                lambda: round_.completed or group.aborted is not None, SET_UP_S
+            )
         self._check()
         if not came:
             raise StallError(f"not all ranks have come: rank {self.rank} {label}", rank=self.rank)

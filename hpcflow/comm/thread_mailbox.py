@@ -17,7 +17,7 @@ from hpcflow.errors import CommError
 
 ANY = Communicator.ANY
 Key = tuple[int, int]  # the rank at the other end, and the tag
-One = TypeVar("One")
+ItemT = TypeVar("ItemT")
 
 
 class PollingCommunicator(Protocol):
@@ -33,21 +33,21 @@ class PollingCommunicator(Protocol):
 class MessageDelays:
     """The number of polls before each arrival, drawn by name, independent of thread timing."""
 
-    def __init__(self, seed: int | None, most: int) -> None:
-        self._seed, self._most = seed, most
+    def __init__(self, seed: int | None, max_polls: int) -> None:
+        self._seed, self._max_polls = seed, max_polls
 
     def draw(self, *name: object) -> int:
         """Polls before the arrival of this name."""
         if self._seed is None:
             return 0
-        return random.Random(repr((self._seed, *name))).randint(0, self._most)
+        return random.Random(repr((self._seed, *name))).randint(0, self._max_polls)
 
 
 class ThreadTransfer:
     """One send or receive; the `ThreadGroup` completes it."""
 
     __slots__ = (
-        *("data", "done", "error", "nbytes", "number", "owner", "peer", "short"),
+        *("data", "completed", "error", "nbytes", "number", "owner", "peer", "short"),
         *("source", "tag", "watch"),
     )
 
@@ -55,13 +55,13 @@ class ThreadTransfer:
         self, owner: PollingCommunicator, data: np.ndarray, peer: int, tag: int, short: bool = False
     ) -> None:
         self.owner, self.data, self.peer, self.tag, self.short = owner, data, peer, tag, short
-        self.done, self.error, self.source, self.nbytes = False, "", -1, 0
+        self.completed, self.error, self.source, self.nbytes = False, "", -1, 0
         self.number = 0  # its number among the receives of its rank
         self.watch: ThreadCompletionQueue | None = None  # notified on completion
 
     def finish(self) -> None:
         """Mark it as completed; the caller holds the group's lock."""
-        self.done = True
+        self.completed = True
         if self.watch is not None:
             self.watch.over(self)
 
@@ -75,7 +75,7 @@ class ThreadTransfer:
         if self.error:
             error, self.error = self.error, ""
             raise CommError(error, rank=self.owner.rank)
-        return self.done
+        return self.completed
 
 
 class ThreadCompletionQueue:
@@ -90,13 +90,13 @@ class ThreadCompletionQueue:
         self._waiting: dict[ThreadTransfer, Any] = {}  # -> token
         self._expected: dict[Key, tuple[Callable[[int], ThreadTransfer], Any]] = {}
         self._completed: collections.deque[Any] = collections.deque()
-        self._there: collections.deque[Key] = collections.deque()  # arrived, expected
+        self._arrived: collections.deque[Key] = collections.deque()  # arrived, expected
         box.arrives = self._arrives
 
     def add(self, transfer: ThreadTransfer, token: Any) -> None:
         """Watch a transfer."""
         with self._lock:
-            if transfer.done:
+            if transfer.completed:
                 self._completed.append(token)
             else:
                 self._waiting[transfer], transfer.watch = token, self
@@ -108,11 +108,11 @@ class ThreadCompletionQueue:
         with self._lock:
             self._expected[source, tag] = receive, token
             if self._box.probe(source, tag) is not None:
-                self._there.append((source, tag))
+                self._arrived.append((source, tag))
 
     def _arrives(self, key: Key) -> None:
         if key in self._expected:
-            self._there.append(key)
+            self._arrived.append(key)
 
     def over(self, transfer: ThreadTransfer) -> None:
         """Record that a transfer has completed."""
@@ -122,8 +122,8 @@ class ThreadCompletionQueue:
     def finished(self) -> collections.deque[Any]:
         """Make progress; returns the queue of tokens of completed transfers."""
         self._poll()
-        while self._there:
-            key = self._there.popleft()
+        while self._arrived:
+            key = self._arrived.popleft()
             message = self._box.probe(*key)
             if message is not None and key in self._expected:
                 receive, token = self._expected.pop(key)
@@ -136,12 +136,14 @@ class ThreadCompletionQueue:
             expected = [token for _, token in self._expected.values()]
             return [*self._completed, *self._waiting.values(), *expected]
 
-    def drop_tokens(self, gone: Callable[[Any], bool]) -> None:
-        """Remove the tokens for which `gone` is true."""
+    def drop_tokens(self, predicate: Callable[[Any], bool]) -> None:
+        """Remove the tokens for which `predicate` is true."""
         with self._lock:
-            self._waiting = {t: token for t, token in self._waiting.items() if not gone(token)}
-            self._expected = {k: entry for k, entry in self._expected.items() if not gone(entry[1])}
-            remaining = [token for token in self._completed if not gone(token)]
+            self._waiting = {t: token for t, token in self._waiting.items() if not predicate(token)}
+            self._expected = {
+                k: entry for k, entry in self._expected.items() if not predicate(entry[1])
+            }
+            remaining = [token for token in self._completed if not predicate(token)]
             self._completed.clear()
             self._completed.extend(remaining)
 
@@ -242,7 +244,7 @@ def _ignore_arrival(key: Key) -> None:
     """Default of `Mailbox.arrives`: does nothing."""
 
 
-def _queue_for(lines: dict[Key, collections.deque[One]], key: Key) -> collections.deque[One]:
+def _queue_for(lines: dict[Key, collections.deque[ItemT]], key: Key) -> collections.deque[ItemT]:
     line = lines.get(key)
     if line is None:
         line = lines[key] = collections.deque()
@@ -272,10 +274,10 @@ class CollectiveCall:
     """One collective call: the inputs by rank, and the result once all ranks have called it."""
 
     def __init__(self) -> None:
-        self.brought: dict[int, tuple[str, Any]] = {}
+        self.inputs: dict[int, tuple[str, Any]] = {}
         self.result: Any = None
         self.error = ""
-        self.done = False
+        self.completed = False
 
 
 class ThreadGroup:
@@ -291,15 +293,15 @@ class ThreadGroup:
         self.aborted: int | None = None
 
     def bring(
-        self, key: object, rank: int, label: str, what: Any, combine: Callable[[list], Any]
+        self, key: object, rank: int, label: str, local_input: Any, combine: Callable[[list], Any]
     ) -> CollectiveCall:
         """Add one rank's input to a collective; the last call combines all inputs in rank order."""
         with self.lock:
             round_ = self.rounds[key]
-            round_.brought[rank] = (label, what)
-            if len(round_.brought) == self.size:
+            round_.inputs[rank] = (label, local_input)
+            if len(round_.inputs) == self.size:
                 del self.rounds[key]
-                rows = [round_.brought[r] for r in range(self.size)]
+                rows = [round_.inputs[r] for r in range(self.size)]
                 first: dict[str, int] = {}
                 for caller, (call, _) in enumerate(rows):
                     first.setdefault(call, caller)
@@ -307,7 +309,7 @@ class ThreadGroup:
                     calls = ", ".join(f"rank {caller} {call}" for call, caller in first.items())
                     round_.error = f"the ranks call different collectives: {calls}"
                 else:
-                    round_.result = combine([what for _, what in rows])
-                round_.done = True
+                    round_.result = combine([local_input for _, local_input in rows])
+                round_.completed = True
                 self.lock.notify_all()
             return round_

@@ -20,7 +20,7 @@ from hpcflow.errors import DataError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.ops.replicas.replica_ops import replica_share
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.runtime.failure.shard_reassignment import DataShard, Place, ShardAssignment
+from hpcflow.runtime.failure.shard_reassignment import BatchPosition, DataShard, ShardAssignment
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.feed_and_fetch import cast, read_feed
 
@@ -72,10 +72,10 @@ class Batch(dict[Tensor, np.ndarray]):
 
 Map = Callable[[Batch], Columns]
 WorkerPosition = (
-    Place | None | Sequence[Place | None]
+    BatchPosition | None | Sequence[BatchPosition | None]
 )  # of a worker, or of each part of a dead one's share
 HeldShards = Mapping[
-    int, tuple[DataShard, Place]
+    int, tuple[DataShard, BatchPosition]
 ]  # a worker's lines by number, with their last places
 
 
@@ -273,7 +273,7 @@ class ShardedBatches:
         raise NotImplementedError
 
     def _reshard_after_deaths(
-        self, begin: Callable[[Place, Iterator[int]], Iterator[Batch]]
+        self, begin: Callable[[BatchPosition, Iterator[int]], Iterator[Batch]]
     ) -> Iterator[Batch]:
         """The batches of `begin(...)` after the last one taken; sharded again after deaths.
 
@@ -304,7 +304,7 @@ class ShardedBatches:
         are left out.
         """
         before, has_drawn = (first, -1), False
-        last: dict[int, Place] = {}  # line -> place of the last batch taken
+        last: dict[int, BatchPosition] = {}  # line -> place of the last batch taken
         while True:
             heirs = self.heirs  # a session may begin after this call
             deaths = heirs.deaths(self) if heirs is not None else 0
@@ -313,7 +313,7 @@ class ShardedBatches:
                 if deaths and heirs is not None
                 else ShardAssignment(self.replicas)
             )
-            shards = lines.of(self.replica)
+            shards = lines.shards_of(self.replica)
             for number, line in shards.items():
                 place = before if number in self._finished else lines.places.get(line, before)
                 last.setdefault(number, max(place, before))
@@ -408,7 +408,9 @@ class ShardedBatches:
         return feeds
 
 
-def last_positions(last: Sequence[WorkerPosition], before: Place) -> list[list[Place]]:
+def last_positions(
+    last: Sequence[WorkerPosition], before: BatchPosition
+) -> list[list[BatchPosition]]:
     """The places of the parts of each worker's share; `before` for parts without a batch yet."""
     places = []
     for position in last:

@@ -12,9 +12,9 @@ import numpy as np
 from hpcflow.data.array_rows import ArraySource, Source, sources_of
 from hpcflow.data.batch_iterator import (
     Batch,
+    BatchPosition,
     HeldShards,
     Map,
-    Place,
     ShardedBatches,
     WorkerPosition,
     last_positions,
@@ -196,7 +196,7 @@ class Dataset(ShardedBatches):
         self._open()  # reopens a closed dataset
         name = next(iter(self._sources.values())).name
 
-        def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
+        def begin(last: BatchPosition, numbers: Iterator[int]) -> Iterator[Batch]:
             dealt = (
                 (epoch, share)
                 for number in epochs
@@ -386,7 +386,7 @@ class Dataset(ShardedBatches):
             position["begun_with"] = begun
         return position
 
-    def _left_of(self, number: int, places: Sequence[Sequence[Place]]) -> list[list[int]]:
+    def _left_of(self, number: int, places: Sequence[Sequence[BatchPosition]]) -> list[list[int]]:
         """The remaining ranges of an epoch when `places` are the workers' last places."""
         ranges = self._remaining.get(number, [[0, self.samples]])
         steps = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)

@@ -11,9 +11,9 @@ import numpy as np
 
 from hpcflow.data.batch_iterator import (
     Batch,
+    BatchPosition,
     HeldShards,
     Map,
-    Place,
     ShardedBatches,
     WorkerPosition,
     last_positions,
@@ -100,7 +100,7 @@ class Stream(ShardedBatches):
         """This worker's batches of `count` epochs; after `restore`, those that remain."""
         epochs = range(max(first, self._first), first + count)
 
-        def begin(last: Place, numbers: Iterator[int]) -> Iterator[Batch]:
+        def begin(last: BatchPosition, numbers: Iterator[int]) -> Iterator[Batch]:
             parts = (part for epoch in epochs for part in self._parts(epoch, numbers))
             remaining = (part for part in parts if (part[0], part[1].step) > last)
             return self._batches(remaining, self._load, self.read_ahead, "read a stream")

@@ -38,7 +38,7 @@ def exchange(comm: Communicator, to: int, source: int, out: np.ndarray, into: np
     """Seconds to send `out` and receive `into` at the same time."""
     begun = time.perf_counter()
     requests = comm.recv(into, source, TAG), comm.send(out, to, TAG)
-    wait_for_requests(*requests, timeout=PATIENCE_S, what=f"a message to rank {to}")
+    wait_for_requests(*requests, timeout=PATIENCE_S, label=f"a message to rank {to}")
     return time.perf_counter() - begun
 
 
@@ -64,7 +64,7 @@ def time_sum(comm: Communicator) -> float:
     data = np.zeros(SUMMED // 4, np.float32)
     wait_for_requests(comm.barrier())
     begun = time.perf_counter()
-    wait_for_requests(comm.all_reduce(data), timeout=PATIENCE_S, what="a sum")
+    wait_for_requests(comm.all_reduce(data), timeout=PATIENCE_S, label="a sum")
     return time.perf_counter() - begun
 
 

@@ -135,7 +135,7 @@ def _see_cores(facts: RankFacts) -> None:
     chosen = cpu_threads.chosen_threads()
     facts.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     facts.node_cpus = os.cpu_count() or 1
-    facts.threads, facts.threads_why = chosen.threads, chosen.why
+    facts.threads, facts.threads_why = chosen.threads, chosen.reason
     facts.threads_warning = chosen.warning or ""
 
 

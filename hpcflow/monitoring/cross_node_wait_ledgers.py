@@ -27,7 +27,7 @@ from hpcflow.monitoring.wait_ledger import (
 )
 from hpcflow.platform.private_files import is_own_folder, make_folder
 
-WANTED = "wanted"
+REQUEST_FILE = "wanted"
 FRESH_S = 30.0  # validity of a request or a node's file, generous as clocks differ
 
 
@@ -43,14 +43,14 @@ class CrossNodeLedgers:
         """A rank here may stall: ask all nodes to publish their ledgers, for FRESH_S."""
         with contextlib.suppress(OSError):  # full disk or foreign folder: other nodes stay unknown
             make_folder(self.folder)
-            (self.folder / WANTED).touch()
+            (self.folder / REQUEST_FILE).touch()
 
     @property
     def is_wanted(self) -> bool:
         """Whether a rank of any node may stall."""
-        return is_own_folder(self.folder) and is_younger(self.folder / WANTED, FRESH_S)
+        return is_own_folder(self.folder) and is_younger(self.folder / REQUEST_FILE, FRESH_S)
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Publish the ledgers of this node."""
         records = [raw_entries(path) for path in files_in(self._directory, "rank-*")]
         complete_records = [record for record in records if record is not None]
@@ -64,13 +64,13 @@ class CrossNodeLedgers:
         pid = decode(record).pid
         return shared_folder(record, process_state(pid), self._files.last_io_time(pid))
 
-    def others(self) -> list[LedgerEntry]:
+    def remote_entries(self) -> list[LedgerEntry]:
         """The published records of the ranks of other nodes."""
         entries: list[LedgerEntry] = []
         if not is_own_folder(self.folder):
             return entries
         for path in files_in(self.folder, "[!.]*"):
-            if path.name in (WANTED, self._host) or not is_younger(path, FRESH_S):
+            if path.name in (REQUEST_FILE, self._host) or not is_younger(path, FRESH_S):
                 continue
             with contextlib.suppress(OSError):
                 data = path.read_bytes()

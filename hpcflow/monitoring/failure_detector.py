@@ -23,7 +23,7 @@ LOOK_S = 0.5  # between two scans for new ledgers
 LET_SIGNAL_COME_S = 0.05  # a death by a signal sent to all ranks is not reported
 NEXT = "next"  # beside the ledgers: a line for the checkpoint, then the advice
 DIED = "died"  # beside the ledgers: a rank has reported a death
-GONE = "is gone without a word (killed, out of memory, or crashed outside Python)"
+DIED_SILENTLY = "is gone without a word (killed, out of memory, or crashed outside Python)"
 UNSAVED = (
     "start it again; nothing was saved: TrainingSession(checkpoints=DIR, resume=True) lets the "
     "same command go on where it was"
@@ -41,10 +41,10 @@ class FailureDetector:
         directory: pathlib.Path,
         host: str,
         rank: int,
-        tell: Callable[[list[LedgerEntry]], None],
+        on_death: Callable[[list[LedgerEntry]], None],
     ) -> None:
         self._watched = WatchedRanks(directory, host, rank)
-        self._tell = tell
+        self._on_death = on_death
         self._wake, self._stopped = os.pipe()
         self._watched.epoll.register(self._wake, select.EPOLLHUP)
         self._thread = threading.Thread(target=self._watch, name="hpcflow-deaths", daemon=True)
@@ -66,7 +66,7 @@ class FailureDetector:
                 time.sleep(LET_SIGNAL_COME_S)
             dead = [entry for path in gone if (entry := read_one(path)) is not None]
             if dead and not any(entry.ending for entry in read_all(self._watched.directory)):
-                self._tell(dead)
+                self._on_death(dead)
 
 
 class WatchedRanks:
@@ -76,7 +76,7 @@ class WatchedRanks:
         self.directory, self._host, self._rank = directory, host, rank
         self.epoll = select.epoll()  # reports processes in the order in which they end
         self._ranks: dict[int, pathlib.Path] = {}  # descriptor -> ledger
-        self._known: set[pathlib.Path] = set()
+        self._seen_records: set[pathlib.Path] = set()
         self.ranks: dict[int, LedgerEntry] = {}  # process -> its first record; all hosts
 
     def wait(self, seconds: float) -> list[pathlib.Path] | None:
@@ -93,21 +93,21 @@ class WatchedRanks:
 
     def has_orderly_exit(self) -> bool:
         """Whether a rank has left the job in order: its ledger was removed."""
-        return len(files_in(self.directory, "rank-*")) < len(self._known)
+        return len(files_in(self.directory, "rank-*")) < len(self._seen_records)
 
     @property
-    def left(self) -> int:
+    def live_count(self) -> int:
         """The number of watched ranks that still run."""
         return len(self._ranks)
 
     def _look(self) -> None:
         for path in files_in(self.directory, "rank-*"):
-            if path in self._known:
+            if path in self._seen_records:
                 continue
             entry = read_one(path)
             if entry is None:
                 continue
-            self._known.add(path)
+            self._seen_records.add(path)
             self.ranks[entry.pid] = entry
             if entry.host != self._host or entry.rank == self._rank:
                 continue
@@ -145,7 +145,7 @@ def set_next_advice(directory: pathlib.Path, text: str, checkpoint: str = "") ->
 
 
 def death_facts(
-    dead: Sequence[LedgerEntry], directory: pathlib.Path, cause: str = GONE
+    dead: Sequence[LedgerEntry], directory: pathlib.Path, cause: str = DIED_SILENTLY
 ) -> dict[str, Any]:
     """The content of `failure.json` for a death; `message` is for users."""
     entry = dead[0]
@@ -171,11 +171,11 @@ def death_facts(
 
 
 def external_death_facts(
-    rank: int | None, pid: int | None, cause: str, what: str, entry: LedgerEntry | None = None
+    rank: int | None, pid: int | None, cause: str, event: str, entry: LedgerEntry | None = None
 ) -> dict[str, Any]:
     """The content of `failure.json` for a rank of this node that is not a member of the job.
 
-    It has died or hangs, as `what` says, before it joined the job, when it has no task yet, or
+    It has died or hangs, as `event` says, before it joined the job, when it has no task yet, or
     while other ranks leave it; then `entry` is its record. `rank` and `pid` are None if only the
     launcher saw it end.
     """
@@ -183,8 +183,8 @@ def external_death_facts(
     rank_text = "a rank" if rank is None else f"rank {rank}"
     name, hint = f"{rank_text} on {host}", "the same command starts it again"
     task, step = (entry.task, entry.trained) if entry is not None else (None, 0)
-    message = f"{name} {what} the job: {why}\n  next  {hint}"
-    kind, error = ("death", "DeathError") if "died" in what else ("stall", "StallError")
+    message = f"{name} {event} the job: {why}\n  next  {hint}"
+    kind, error = ("death", "DeathError") if "died" in event else ("stall", "StallError")
     facts = {
         "kind": kind,
         "rank": rank,

@@ -62,7 +62,7 @@ class LauncherWatchdog:
         """Whether the ranks of this node have joined the job."""
         return self._directory is not None
 
-    def tell(self, run_dir: str, code: int, exited: bool = False) -> bool:
+    def report_failure(self, run_dir: str, code: int, exited: bool = False) -> bool:
         """The job failed with exit code `code`: report the rank at fault; whether there is one.
 
         `exited`: `code` is that of a script, not of a signal or an abort. If a rank has left with
@@ -118,8 +118,8 @@ class LauncherWatchdog:
             if tracker is not None:
                 tracker.close()
 
-    def _look_at(self, watched: WatchedRanks, gone: Sequence[pathlib.Path]) -> None:
-        dead = [entry for path in gone if (entry := read_one(path)) is not None]
+    def _look_at(self, watched: WatchedRanks, dead_records: Sequence[pathlib.Path]) -> None:
+        dead = [entry for path in dead_records if (entry := read_one(path)) is not None]
         if dead:
             has_ending = any(entry.ending for entry in read_all(watched.directory))
             self._dead = [] if has_ending else dead

@@ -37,8 +37,8 @@ _lock = threading.Lock()
 _over = threading.Event()  # nothing is held: the touching thread ends
 
 
-def claim_directory(folder: Path, what: str) -> None:
-    """Lock a folder, called `what` in messages, until `release` or the end of this process.
+def claim_directory(folder: Path, label: str) -> None:
+    """Lock a folder, called `label` in messages, until `release` or the end of this process.
 
     Errors: LaunchError that names the job which uses it; OSError if it cannot be written.
     """
@@ -47,7 +47,7 @@ def claim_directory(folder: Path, what: str) -> None:
         if key not in _held:
             is_new = not os.path.isdir(key)
             os.makedirs(key, exist_ok=True)
-            _try_claim(folder, what)
+            _try_claim(folder, label)
             if is_new:
                 _made.add(key)
             if not _held:
@@ -69,7 +69,7 @@ def release_directory(folder: Path) -> None:
             _over.set()
 
 
-def refuse_directory(folder: Path, what: str) -> None:
+def refuse_directory(folder: Path, label: str) -> None:
     """LaunchError if another job uses the folder; does not claim it, and it need not exist."""
     try:
         claim = _read(folder / NAME)
@@ -78,7 +78,7 @@ def refuse_directory(folder: Path, what: str) -> None:
     if claim is not None and os.path.realpath(folder) not in _held:
         owner = claim[0]
         if _is_alive(owner, this_job(), folder / NAME, None):
-            raise _is_in_use(folder, what, owner)
+            raise _is_in_use(folder, label, owner)
 
 
 def is_free(folder: Path) -> bool:
@@ -117,7 +117,7 @@ def describe(who: Mapping[str, Any]) -> str:
 # -- the file
 
 
-def _try_claim(folder: Path, what: str) -> None:
+def _try_claim(folder: Path, label: str) -> None:
     mark, own_job = folder / NAME, this_job()
     draft = folder / f"{NAME}.{own_job['host']}.{own_job['pid']}"
     draft.unlink(missing_ok=True)
@@ -127,26 +127,26 @@ def _try_claim(folder: Path, what: str) -> None:
         for _ in range(ATTEMPTS):
             if _write_claim(draft, mark):
                 return
-            claim = _other_claim(mark, what)
+            claim = _other_claim(mark, label)
             if claim is None:  # just released
                 continue
             owner, text = claim
             if _is_alive(owner, own_job, mark, draft):
-                raise _is_in_use(folder, what, owner)
+                raise _is_in_use(folder, label, owner)
             _set_aside(mark, text)
-        raise LaunchError(f"{what} {folder}: several jobs begin in it at once", hint="start one")
+        raise LaunchError(f"{label} {folder}: several jobs begin in it at once", hint="start one")
     finally:
         draft.unlink(missing_ok=True)
 
 
-def _other_claim(mark: Path, what: str) -> tuple[dict[str, Any], str] | None:
+def _other_claim(mark: Path, label: str) -> tuple[dict[str, Any], str] | None:
     """`_read`, with a LaunchError if the lock file cannot be read."""
     try:
         return _read(mark)
     except OSError as error:
         raise LaunchError(
-            f"{what} {mark.parent}: whether a job uses it is not known, for {NAME} cannot be read: "
-            f"{error.strerror}",
+            f"{label} {mark.parent}: whether a job uses it is not known, for {NAME} cannot be "
+            f"read: {error.strerror}",
             hint=f"remove {mark} if no job runs there",
         ) from None
 
@@ -194,9 +194,9 @@ def _read(mark: Path) -> tuple[dict[str, Any], str] | None:
     return (owner if isinstance(owner, dict) else {}), text
 
 
-def _is_in_use(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
+def _is_in_use(folder: Path, label: str, who: Mapping[str, Any]) -> LaunchError:
     return LaunchError(
-        f"{what} {folder} is in use by another job: {describe(who)}",
+        f"{label} {folder} is in use by another job: {describe(who)}",
         hint=f"wait for its end, or name another folder; if it has ended, remove {folder / NAME}",
     )
 
@@ -205,14 +205,14 @@ def _is_in_use(folder: Path, what: str, who: Mapping[str, Any]) -> LaunchError:
 
 
 def _is_alive(
-    who: Mapping[str, Any], mine: Mapping[str, Any], mark: Path, draft: Path | None
+    who: Mapping[str, Any], own_job: Mapping[str, Any], mark: Path, draft: Path | None
 ) -> bool:
     """Whether the writer of `mark`, not this process, is alive; `draft` was written just now."""
-    here = ("boot", "processes") if mine["boot"] else ("host", "boot")
-    if all(who.get(name) == mine[name] for name in here):
-        return who.get("pid") != mine["pid"] and _is_running(who.get("pid"), who.get("begun"))
-    if str(who.get("job")).isdecimal() and who.get("cluster") == mine["cluster"]:
-        if who["job"] == mine["job"] and who.get("restarts") != mine["restarts"]:
+    here = ("boot", "processes") if own_job["boot"] else ("host", "boot")
+    if all(who.get(name) == own_job[name] for name in here):
+        return who.get("pid") != own_job["pid"] and _is_running(who.get("pid"), who.get("begun"))
+    if str(who.get("job")).isdecimal() and who.get("cluster") == own_job["cluster"]:
+        if who["job"] == own_job["job"] and who.get("restarts") != own_job["restarts"]:
             return False  # an earlier start of this job
         is_running = slurm_requeue.is_job_running(str(who["job"]), who.get("step"))
         if is_running is not None:

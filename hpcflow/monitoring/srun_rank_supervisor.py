@@ -35,18 +35,18 @@ DELAY_S = 1
 LONG_DELAY_S = 120
 POLL_MS = 500
 DIED_EARLY = "has died before it had joined"
-MOST = 4  # file descriptors in one message of the child
+MAX_DESCRIPTORS = 4  # file descriptors in one message of the child
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 _to_parent: list[socket.socket] = []  # in a child that has not shared its connection yet
 
 
-def become_child(place: LaunchedRank, run_dir: str) -> None:
+def become_child(launched_rank: LaunchedRank, run_dir: str) -> None:
     """Fork: returns in the child, which becomes the rank; the parent exits with its exit code.
 
     Must be called before a thread is started or MPI is loaded. Does nothing if the launcher of
-    `place` lets the other ranks report.
+    `launched_rank` lets the other ranks report.
     """
-    if place.launcher not in LAUNCHERS or not hasattr(os, "pidfd_open"):
+    if launched_rank.launcher not in LAUNCHERS or not hasattr(os, "pidfd_open"):
         return
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     sys.stdout.flush()
@@ -63,7 +63,7 @@ def become_child(place: LaunchedRank, run_dir: str) -> None:
         failure = pathlib.Path(run_dir) / failure_json.NAME if must_kill else None
         _wait(child, here, received, failure)
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        os._exit(_end(child, received, place, run_dir))
+        os._exit(_end(child, received, launched_rank, run_dir))
     here.close()
     _to_parent.append(there)
     if prctl is not None:
@@ -129,14 +129,14 @@ def _wait(
     while all(descriptor != ended for descriptor, _ in ready):
         if ready:
             # the descriptors that it passes stay open until this process ends
-            if not socket.recv_fds(connection, 16, MOST)[0]:
+            if not socket.recv_fds(connection, 16, MAX_DESCRIPTORS)[0]:
                 poll.unregister(connection)
         elif failure and signal.SIGTERM in received and failure.exists():
             os.kill(child, signal.SIGKILL)
         ready = poll.poll(limit)
 
 
-def _end(child: int, received: set[int], place: LaunchedRank, run_dir: str) -> int:
+def _end(child: int, received: set[int], launched_rank: LaunchedRank, run_dir: str) -> int:
     """The exit code of this task; reports the death of the child if a signal has killed it."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
@@ -147,7 +147,7 @@ def _end(child: int, received: set[int], place: LaunchedRank, run_dir: str) -> i
     ledger = process_ledger(ledger_folder(), child)
     if ledger is None:  # it had not joined the job
         _report(
-            failure_detector.external_death_facts(place.rank, child, cause, DIED_EARLY),
+            failure_detector.external_death_facts(launched_rank.rank, child, cause, DIED_EARLY),
             True,
             run_dir,
         )

@@ -16,7 +16,10 @@ from types import FrameType
 
 OPS = "__ops__"  # global of generated code: the operation of each line
 PACKAGE = str(Path(__file__).resolve().parents[1])
-OTHERS = (PACKAGE, *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p})
+LIBRARY_FOLDERS = (
+    PACKAGE,
+    *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p},
+)
 LEAST_BYTES = 1 << 20  # between two samples; less is not saving or loading
 STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # values of process_state
 
@@ -69,7 +72,7 @@ def raised_at(error: BaseException) -> str:
 def _is_ours(frame: FrameType) -> bool:
     """Whether the frame belongs to hpcflow, generated code or an installed library."""
     file = frame.f_code.co_filename
-    return file.startswith((*OTHERS, "<")) and not file.startswith("<stdin")
+    return file.startswith((*LIBRARY_FOLDERS, "<")) and not file.startswith("<stdin")
 
 
 def _line(frame: FrameType) -> str:

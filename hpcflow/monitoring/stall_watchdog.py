@@ -167,7 +167,7 @@ class StallWatchdog:
         self._looked = now
         if self._nodes is not None and self._leads and self._nodes.is_wanted:
             self._watched.touch()
-            self._nodes.tell()
+            self._nodes.publish()
         for entry in read_all(self._ledger.directory):
             if entry.rank != self._ledger.rank and _is_mute(entry, now, self._times.silent_s):
                 self._report_if_stalled(entry, now)
@@ -178,7 +178,7 @@ class StallWatchdog:
         entries = read_all(self._ledger.directory)
         if self._nodes is not None:
             self._nodes.want()
-            entries += self._nodes.others()
+            entries += self._nodes.remote_entries()
         if is_debugged(wait, entries):
             return
         since, first_look = self._suspected.get(wait.rank, (0.0, now))
@@ -227,7 +227,7 @@ class StallWatchdog:
             missing=tuple(entry.rank for entry in missing_ranks(wait, entries)),
             report=str(path),
             op=wait.op,
-            line=wait.made or None,
+            line=wait.created_at or None,
             rank=wait.rank,
         )
 

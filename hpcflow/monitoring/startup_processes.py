@@ -30,7 +30,7 @@ class StartupProcesses:
     def __init__(self) -> None:
         self._epoll = select.epoll()  # reports processes in the order in which they end
         self._watched: dict[int, tuple[int, int]] = {}  # descriptor -> rank, process
-        self._known: set[int] = set()
+        self._seen_pids: set[int] = set()
         self._expected: int | None = None  # ranks on this node, if the launcher says
         self._is_whole = False  # all ranks are on this node
         self._moved: dict[int, tuple[int, int]] = {}  # process -> CPU ticks and bytes of I/O
@@ -85,11 +85,11 @@ class StartupProcesses:
         for descriptor, (_, pid) in list(self._watched.items()):
             if pid in processes:
                 self._drop(descriptor)
-        return len(self._known) == self._expected and not self._watched
+        return len(self._seen_pids) == self._expected and not self._watched
 
     def found_all(self) -> bool:
         """Whether all ranks of this node were found; True if the launcher does not say how many."""
-        return self._expected is None or len(self._known) == self._expected
+        return self._expected is None or len(self._seen_pids) == self._expected
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -103,16 +103,16 @@ class StartupProcesses:
         del self._watched[descriptor]
 
     def _check_processes(self) -> None:
-        if len(self._known) == self._expected:
+        if len(self._seen_pids) == self._expected:
             return
         for place, pid in _ranks_below(os.getpid()):
-            if pid in self._known:
+            if pid in self._seen_pids:
                 continue
             with contextlib.suppress(OSError):  # it has just ended
                 descriptor = os.pidfd_open(pid)
                 self._watched[descriptor] = place.rank, pid
                 self._epoll.register(descriptor, select.EPOLLIN)
-                self._known.add(pid)
+                self._seen_pids.add(pid)
                 self._expected = place.local_size
                 self._is_whole = place.local_size == place.size
 

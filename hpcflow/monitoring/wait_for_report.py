@@ -12,24 +12,24 @@ SILENT_S = 5.0  # an older heartbeat is reported
 MOST_NAMED = 8  # ranks listed individually in a message
 
 
-def missing_ranks(mine: LedgerEntry, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """The `entries` of the ranks that the rank of `mine` waits for.
+def missing_ranks(own_entry: LedgerEntry, entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """The `entries` of the ranks that the rank of `own_entry` waits for.
 
     If it waits for all ranks, these are the ranks of the same task in their replicas that do not
     wait in the same operation and step.
     """
-    others = [entry for entry in entries if entry.rank != mine.rank]
-    if mine.peer != ANY:
-        return [entry for entry in others if entry.rank == mine.peer]
-    there = (mine.step, mine.op, True)
-    alike = [entry for entry in others if entry.place == mine.place]
+    others = [entry for entry in entries if entry.rank != own_entry.rank]
+    if own_entry.peer != ANY:
+        return [entry for entry in others if entry.rank == own_entry.peer]
+    there = (own_entry.step, own_entry.op, True)
+    alike = [entry for entry in others if entry.task_index == own_entry.task_index]
     return [entry for entry in alike if (entry.step, entry.op, entry.waits) != there]
 
 
-def ranks_waiting_for(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """The ranks that the awaited ranks of `mine` wait for, transitively."""
-    pending = missing_ranks(mine, entries)
-    visited = {mine.rank, *(entry.rank for entry in pending)}
+def ranks_waiting_for(own_entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """The ranks that the awaited ranks of `own_entry` wait for, transitively."""
+    pending = missing_ranks(own_entry, entries)
+    visited = {own_entry.rank, *(entry.rank for entry in pending)}
     awaited = []
     while pending:
         entry = pending.pop(0)
@@ -41,9 +41,9 @@ def ranks_waiting_for(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list
     return awaited
 
 
-def wait_cycle(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[int]:
-    """The cycle of ranks that the wait of `mine` leads to; empty if there is none."""
-    by_rank, path, entry = {e.rank: e for e in entries}, [mine.rank], mine
+def wait_cycle(own_entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[int]:
+    """The cycle of ranks that the wait of `own_entry` leads to; empty if there is none."""
+    by_rank, path, entry = {e.rank: e for e in entries}, [own_entry.rank], own_entry
     while entry.waits and entry.peer in by_rank:
         if entry.peer in path:
             return sorted(path[path.index(entry.peer) :])
@@ -52,15 +52,16 @@ def wait_cycle(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[int]:
     return []
 
 
-def wait_chain(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """All ranks that `mine` waits for, directly or transitively."""
-    return [*missing_ranks(mine, entries), *ranks_waiting_for(mine, entries)]
+def wait_chain(own_entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """All ranks that `own_entry` waits for, directly or transitively."""
+    return [*missing_ranks(own_entry, entries), *ranks_waiting_for(own_entry, entries)]
 
 
-def is_debugged(mine: LedgerEntry, entries: Sequence[LedgerEntry]) -> bool:
+def is_debugged(own_entry: LedgerEntry, entries: Sequence[LedgerEntry]) -> bool:
     """Whether a debugger traces the rank or one in its wait chain; then a wait is no stall."""
     return any(
-        process_state_letter(entry) == DEBUGGED for entry in [mine, *wait_chain(mine, entries)]
+        process_state_letter(entry) == DEBUGGED
+        for entry in [own_entry, *wait_chain(own_entry, entries)]
     )
 
 
@@ -75,7 +76,7 @@ def is_silent(entry: LedgerEntry, now: float, silent_s: float = SILENT_S) -> boo
 
 
 def describe_stall(
-    mine: LedgerEntry,
+    own_entry: LedgerEntry,
     entries: Sequence[LedgerEntry],
     size: int,
     path: object,
@@ -83,18 +84,19 @@ def describe_stall(
 ) -> str:
     """The short message: the wait, its duration, states of the awaited ranks, the report file."""
     now = time.time()
-    missing = missing_ranks(mine, entries)
+    missing = missing_ranks(own_entry, entries)
     rows = [
-        f"{mine.where} has waited {now - mine.since:.0f} s for {_awaited_rank(mine, missing, size)}"
+        f"{own_entry.description} has waited {now - own_entry.since:.0f} s for "
+        f"{_awaited_rank(own_entry, missing, size)}"
     ]
     rows += [
         f"missing  {entry.rank} on {state(entry, now, silent_s)}" for entry in missing[:MOST_NAMED]
     ]
     if len(missing) > MOST_NAMED:
         rows.append(f"missing  and {len(missing) - MOST_NAMED} more")
-    behind = ranks_waiting_for(mine, entries)
+    behind = ranks_waiting_for(own_entry, entries)
     rows += [f"behind   {entry.rank} on {state(entry, now, silent_s)}" for entry in behind]
-    listed_ranks = {entry.rank for entry in (mine, *missing[:MOST_NAMED], *behind)}
+    listed_ranks = {entry.rank for entry in (own_entry, *missing[:MOST_NAMED], *behind)}
     stopped = [
         entry
         for entry in entries
@@ -103,23 +105,23 @@ def describe_stall(
     rows += [
         f"stopped  {entry.rank} on {state(entry, now, silent_s)}" for entry in stopped[:MOST_NAMED]
     ]
-    if circle := wait_cycle(mine, entries):
+    if circle := wait_cycle(own_entry, entries):
         ranks = ", ".join(map(str, circle))
         rows.append(
             f"ring     {ranks} wait for each other: a message of theirs has not left or come"
         )
-    if not missing and mine.peer != OWN:
-        rows.append(f"missing  not on {mine.host}, and the others' nodes have not told of it")
-    rows.append(f"here     {mine.line or 'not known yet'}")
+    if not missing and own_entry.peer != OWN:
+        rows.append(f"missing  not on {own_entry.host}, and the others' nodes have not told of it")
+    rows.append(f"here     {own_entry.line or 'not known yet'}")
     rows.append(f"written  {path}")
     return "\n  ".join(rows)
 
 
-def _awaited_rank(mine: LedgerEntry, missing: Sequence[LedgerEntry], size: int) -> str:
-    if mine.peer == OWN:
+def _awaited_rank(own_entry: LedgerEntry, missing: Sequence[LedgerEntry], size: int) -> str:
+    if own_entry.peer == OWN:
         return "a step of this rank, in another thread say"
-    if mine.peer >= 0:
-        return next((entry.name for entry in missing), f"rank {mine.peer}")
+    if own_entry.peer >= 0:
+        return next((entry.name for entry in missing), f"rank {own_entry.peer}")
     return f"{len(missing)} of {size} ranks" if missing else f"ranks among {size}, none here"
 
 
@@ -130,7 +132,7 @@ def state(entry: LedgerEntry, now: float, silent_s: float = SILENT_S) -> str:
         activity = f"is inside '{entry.op}' {waited}"
     elif entry.since:
         whom = f"rank {entry.peer}" if entry.peer >= 0 else "others"
-        activity = f"waits for {whom} in {entry.where}, {waited}"
+        activity = f"waits for {whom} in {entry.description}, {waited}"
     elif entry.is_server:
         activity = "waits for nothing: it serves, or is idle"
     else:

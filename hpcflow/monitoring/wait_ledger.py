@@ -67,11 +67,11 @@ class LedgerEntry:
     heartbeat: float
     ending: bool = False  # it has reported why it ends
     moved: float = 0.0
-    place: int = 0
+    task_index: int = 0
     process: str = ""  # state letter; "": read /proc
     task: str = ""
     line: str = ""  # position of its main thread at the last heartbeat
-    made: str = ""  # the user's line that created the operation
+    created_at: str = ""  # the user's line that created the operation
     trained: int = 0  # steps, at the last heartbeat
 
     @property
@@ -87,12 +87,12 @@ class LedgerEntry:
     @property
     def is_server(self) -> bool:
         """Whether it is a parameter server."""
-        return self.place < 0
+        return self.task_index < 0
 
     @property
-    def where(self) -> str:
+    def description(self) -> str:
         """The operation that it waits in: `AllReduce 'grads' (made at train.py:9) at step 7`."""
-        origin = f" (made at {self.made})" if self.made else ""
+        origin = f" (made at {self.created_at})" if self.created_at else ""
         step = f" at step {self.step}" if self.step > 0 else ""
         return f"{self.kind} '{self.op}'{origin}{step}"
 
@@ -114,7 +114,7 @@ class WaitLedger:
         rank: int,
         host: str,
         task: str = "",
-        place: int = 0,
+        task_index: int = 0,
     ) -> None:
         self.directory, self.rank, self.host = pathlib.Path(directory), rank, host
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ class WaitLedger:
             )
         path = self.directory / f"rank-{rank:06d}"
         record = _RECORD.pack(
-            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0, 0.0, place, 0),
+            *(0, rank, os.getpid(), -1, -1, 0.0, time.time(), 0, 0.0, task_index, 0),
             *(b"", b"", b"", host.encode()[:64], task.encode()[:64], b"", 0),
         )
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)

@@ -26,17 +26,17 @@ MOST_FILES = 2048  # limit in a folder; the oldest are removed
 NAME = re.compile("[0-9a-f]{64}")  # file name without extension
 
 
-def as_path(given: Any, what: str) -> Path:
-    """The argument `given` as a path; ArgumentError, naming it `what`, if it is not a path."""
-    if not isinstance(given, (str, os.PathLike)):
-        raise ArgumentError(f"{what} is a path, not {value_text(given)}", line=user_line())
-    return Path(given)
+def as_path(value: Any, label: str) -> Path:
+    """The argument `value` as a path; ArgumentError, naming it `label`, if it is not a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise ArgumentError(f"{label} is a path, not {value_text(value)}", line=user_line())
+    return Path(value)
 
 
 class CacheKind(NamedTuple):
     """What a folder caches, the file extension, and the environment variable that names it."""
 
-    what: str
+    artifacts: str
     ending: str
     setting: str
 
@@ -50,14 +50,14 @@ class CachedFile(NamedTuple):
 
     path: Path
     nbytes: int
-    made: float
+    modified: float
 
 
 class CacheFolder:
     """The cached files with one extension in a folder."""
 
-    def __init__(self, place: Path, ending: str) -> None:
-        self.place, self.ending = place, ending
+    def __init__(self, directory: Path, ending: str) -> None:
+        self.directory, self.ending = directory, ending
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if it is missing or its digest does not match."""
@@ -68,12 +68,12 @@ class CacheFolder:
         digest, content = data[:DIGEST], data[DIGEST:]
         return content if self._digest(name, content) == digest else None
 
-    def write(self, name: str, held: bytes) -> None:
+    def write(self, name: str, data: bytes) -> None:
         """Write a file atomically; a write error is ignored."""
         with contextlib.suppress(OSError):
-            with tempfile.NamedTemporaryFile(dir=self.place, delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=self.directory, delete=False) as file:
                 try:
-                    file.write(self._digest(name, held) + held)
+                    file.write(self._digest(name, data) + data)
                     file.flush()
                     os.replace(file.name, self.file(name))
                 except OSError:
@@ -89,7 +89,7 @@ class CacheFolder:
         for path in self._paths():
             with contextlib.suppress(OSError):  # removed by another process
                 cached_files.append(self._cached_file(path))
-        return sorted(cached_files, key=lambda one: one.made)
+        return sorted(cached_files, key=lambda one: one.modified)
 
     def find(self, name: str) -> CachedFile | None:
         """The file called `name`, or None."""
@@ -98,9 +98,9 @@ class CacheFolder:
         except OSError:
             return None
 
-    def turn(self, of: str) -> contextlib.AbstractContextManager[None]:
-        """Lock: one process of a node at a time builds the artifact `of` of this cache."""
-        return file_locks.build_turn(of, self.place)
+    def turn(self, artifact: str) -> contextlib.AbstractContextManager[None]:
+        """Lock: one process of a node at a time builds the `artifact` of this cache."""
+        return file_locks.build_turn(artifact, self.directory)
 
     def _digest(self, name: str, content: bytes) -> bytes:
         """The digest of a file called `name` with `content`."""
@@ -113,11 +113,13 @@ class CacheFolder:
 
     def _paths(self) -> list[Path]:
         """Files with names of the cache; other files in the folder are ignored."""
-        return [path for path in self.place.glob(f"*{self.ending}") if NAME.fullmatch(path.stem)]
+        return [
+            path for path in self.directory.glob(f"*{self.ending}") if NAME.fullmatch(path.stem)
+        ]
 
     def file(self, name: str) -> Path:
         """The path of the file called `name`, which may not exist."""
-        return self.place / f"{name}{self.ending}"
+        return self.directory / f"{name}{self.ending}"
 
 
 def cache_place(kind: CacheKind, path: str = "") -> CacheFolder | None:
@@ -127,7 +129,7 @@ def cache_place(kind: CacheKind, path: str = "") -> CacheFolder | None:
     """
     path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(path or os.path.join(home, "hpcflow", kind.what))
+    folder = Path(path or os.path.join(home, "hpcflow", kind.artifacts))
     return None if path == "none" else CacheFolder(folder, kind.ending)
 
 
@@ -139,7 +141,7 @@ def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:
     folder = cache_place(kind, path)
     if folder is None:
         return None
-    directory = folder.place
+    directory = folder.directory
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder_stat = directory.stat()
@@ -152,7 +154,7 @@ def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:
     logger.warning(
         "%s are not kept in %s (%s): each rank and run makes its own\n"
         "  next  set %s to a folder of yours with mode 700, or to none",
-        f"compiled {kind.what}",
+        f"compiled {kind.artifacts}",
         directory,
         why,
         kind.setting,

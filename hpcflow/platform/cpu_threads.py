@@ -44,7 +44,7 @@ class ThreadChoice:
 
     threads: int
     cores: int
-    why: str
+    reason: str
     warning: str | None = None
 
 

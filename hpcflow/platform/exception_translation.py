@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from hpcflow.errors import MALFORMED, ArgumentError, GraphError, HpcflowError, OutOfMemoryError
 
-Thing = TypeVar("Thing")
+ObjectT = TypeVar("ObjectT")
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Libraries that hpcflow calls: their errors are translated.
@@ -44,16 +44,16 @@ _LEFT_OUT = {
 }
 
 
-def translate_exceptions(thing: Thing) -> Thing:
-    """`thing` with exception translation: a wrapper for a function, cached; a class itself.
+def translate_exceptions(target: ObjectT) -> ObjectT:
+    """`target` with exception translation: a wrapper for a function, cached; a class itself.
 
     Of a class and its hpcflow base classes, the public methods and operators are wrapped.
     """
-    translated: Any = thing
-    if isinstance(thing, (types.FunctionType, types.MethodType)):
-        translated = _translated_function(thing)
-    elif isinstance(thing, type) and not issubclass(thing, (BaseException, enum.Enum)):
-        for cls in thing.__mro__:
+    translated: Any = target
+    if isinstance(target, (types.FunctionType, types.MethodType)):
+        translated = _translated_function(target)
+    elif isinstance(target, type) and not issubclass(target, (BaseException, enum.Enum)):
+        for cls in target.__mro__:
             if cls.__module__.partition(".")[0] == "hpcflow":
                 _translate_methods(cls)
     return translated

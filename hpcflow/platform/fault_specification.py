@@ -83,8 +83,8 @@ def check_faults(text: str, ranks: int) -> tuple[InjectedFault, ...]:
 class _FaultParser:
     """Parses one fault, which begins at character `start` of `whole`."""
 
-    def __init__(self, whole: str, text: str, start: int) -> None:
-        self.whole = whole
+    def __init__(self, specification: str, text: str, start: int) -> None:
+        self.specification = specification
         self.start = start + len(text) - len(text.lstrip())
         self.text = text.strip()
         self.usage = ""
@@ -108,13 +108,15 @@ class _FaultParser:
                 raise self._wrong(f"it does not say which {need}", len(self.text))
         return self._make_fault(name, {field: value for field, (value, _) in pairs.items()}, pairs)
 
-    def _fields(self, text: str, at: int, known: tuple[str, ...]) -> dict[str, tuple[str, int]]:
+    def _fields(
+        self, text: str, at: int, allowed_names: tuple[str, ...]
+    ) -> dict[str, tuple[str, int]]:
         """name -> its value and the value's position."""
         pairs: dict[str, tuple[str, int]] = {}
         for word in text.split(",") if text else ():
             name, equals, value = word.partition("=")
-            if name not in known:
-                raise self._wrong(f"{word!r} is none of {_name_list(known)}", at)
+            if name not in allowed_names:
+                raise self._wrong(f"{word!r} is none of {_name_list(allowed_names)}", at)
             if not equals or not value:
                 raise self._wrong(f"{name} has no value", at)
             if name in pairs:
@@ -149,12 +151,12 @@ class _FaultParser:
             raise self._wrong(f"{text!r} is no number of at least 1", at + 1)
         return float(text)
 
-    def _wrong(self, what: str, at: int, hint: str = "") -> LaunchError:
+    def _wrong(self, problem: str, at: int, hint: str = "") -> LaunchError:
         """The error for character `at` of this fault."""
         place = self.start + at
         return LaunchError(
-            f"cannot inject {self.whole!r}: {what}, at character {place + 1}\n"
-            f"    {self.whole}\n    {' ' * place}^",
+            f"cannot inject {self.specification!r}: {problem}, at character {place + 1}\n"
+            f"    {self.specification}\n    {' ' * place}^",
             hint=hint or f"write {self.usage}",
         )
 

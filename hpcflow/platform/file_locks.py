@@ -38,8 +38,8 @@ def folder() -> Path:
 
 
 @contextlib.contextmanager
-def build_turn(of: str, instead: Path) -> Iterator[None]:
-    """One process of a node at a time makes the result called `of`; the others wait.
+def build_turn(artifact: str, instead: Path) -> Iterator[None]:
+    """One process of a node at a time makes the result called `artifact`; the others wait.
 
     After the wait the caller checks for the result again. After PATIENCE_S a process continues
     without the lock. The lock file is local to the node, so that nodes do not contend on a shared
@@ -47,18 +47,18 @@ def build_turn(of: str, instead: Path) -> Iterator[None]:
     is in `instead`, a folder of this user's, one file for each node.
     """
     with contextlib.ExitStack() as stack:
-        lock_name = f".{of}-{os.uname().nodename}.lock"
+        lock_name = f".{artifact}-{os.uname().nodename}.lock"
         if not _lock_usable(
-            stack, of, lambda: folder() / f"{of}.lock", f"that in {instead} is used"
+            stack, artifact, lambda: folder() / f"{artifact}.lock", f"that in {instead} is used"
         ):
             each = "each process makes its own"
-            _lock_usable(stack, of, lambda: instead.resolve() / lock_name, each)
+            _lock_usable(stack, artifact, lambda: instead.resolve() / lock_name, each)
         yield
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, what: str) -> Iterator[int]:
-    """Mutual exclusion: only one process of the node runs the body, which does `what`.
+def exclusive(path: Path, purpose: str) -> Iterator[int]:
+    """Mutual exclusion: only one process of the node runs the body, which does what `purpose` says.
 
     The folder of `path` must be this user's own. Yields the descriptor of the lock file, whose
     first NOTE_BYTES are free for notes.
@@ -66,12 +66,12 @@ def exclusive(path: Path, what: str) -> Iterator[int]:
     Errors: OSError for a folder or file that is not this user's own, or cannot be locked.
     """
     with open_private(path.parent, path.name) as file:
-        _wait_for_lock(file, path, what)
+        _wait_for_lock(file, path, purpose)
         yield file
 
 
 def _lock_usable(
-    stack: contextlib.ExitStack, of: str, path_of: Callable[[], Path], otherwise: str
+    stack: contextlib.ExitStack, artifact: str, path_of: Callable[[], Path], otherwise: str
 ) -> bool:
     """Whether the lock file can be used: this process has locked it, or its wait timed out.
 
@@ -80,16 +80,18 @@ def _lock_usable(
     try:
         path = path_of()
         _wait_for_lock(
-            stack.enter_context(open_private(path.parent, path.name)), path, of, ends=True
+            stack.enter_context(open_private(path.parent, path.name)), path, artifact, ends=True
         )
     except OSError as error:
-        line = escape_line(f"a lock for those who make {of} cannot be used ({error}): {otherwise}")
+        line = escape_line(
+            f"a lock for those who make {artifact} cannot be used ({error}): {otherwise}"
+        )
         say_once(f"{line}\n  next  set TMPDIR to a folder of yours", logging.WARNING)
         return False
     return True
 
 
-def _wait_for_lock(file: int, path: Path, what: str, ends: bool = False) -> None:
+def _wait_for_lock(file: int, path: Path, purpose: str, ends: bool = False) -> None:
     """Take the lock and write the holder's identity; with `ends`, give up after PATIENCE_S.
 
     A process does not wait again for a holder for which a wait timed out.
@@ -103,13 +105,13 @@ def _wait_for_lock(file: int, path: Path, what: str, ends: bool = False) -> None
             return
         if waited >= SAY_S and not logged:
             logged = True
-            logger.info("waits for %s: %s has the lock %s", what, holder, path)
+            logger.info("waits for %s: %s has the lock %s", purpose, holder, path)
         if waited >= PATIENCE_S and not warned:
             warned = True
             how = "goes on without" if ends else "goes on waiting"
             next_ = "  next  if that process hangs, end it"
             logger.warning("waited %.0f s for %s and %s: %s has the lock %s\n%s",
-                           waited, what, how, holder, path, next_)  # fmt: skip
+                           waited, purpose, how, holder, path, next_)  # fmt: skip
             if ends:
                 _in_vain[path] = holder
                 return

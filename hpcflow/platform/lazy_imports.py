@@ -21,7 +21,7 @@ class LazyStaticMethod:
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
 
-    def __get__(self, of: Any, kind: type | None = None) -> Any:
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
         return getattr(importlib.import_module(self.module), self.name)
 
 

@@ -308,11 +308,11 @@ def warning_counts() -> dict[str, int]:
     return dict(_recent_lines.warnings) if _recent_lines is not None else {}
 
 
-def merge_warnings(told: Sequence[Mapping[str, int]]) -> dict[str, str]:
+def merge_warnings(warnings_by_rank: Sequence[Mapping[str, int]]) -> dict[str, str]:
     """The warnings of all ranks, rank 0 first: each with its count, `x 1,022, ranks 0-3, 17`."""
     ranks: dict[str, list[int]] = {}
     counts: collections.Counter[str] = collections.Counter()
-    for rank, warnings in enumerate(told):
+    for rank, warnings in enumerate(warnings_by_rank):
         for line, count in warnings.items():
             ranks.setdefault(line, []).append(rank)
             counts[line] += count

@@ -30,21 +30,21 @@ def open_plain(path: str | os.PathLike[str]) -> int:
     return file
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str | None:
+def read_text(path: Path, max_bytes: int = MOST_BYTES) -> str | None:
     """The content of a text file; None if it does not exist.
 
     Errors: HpcflowError naming the file if it cannot be read, is not a regular file, has more than
-            `most` bytes, or is not UTF-8.
+            `max_bytes` bytes, or is not UTF-8.
     """
     try:
         with open(open_plain(path), "rb") as file:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable_error(path, error.strerror or str(error)) from None
-    if len(data) > most:
-        raise unreadable_error(path, f"it has more than {most:,} bytes")
+    if len(data) > max_bytes:
+        raise unreadable_error(path, f"it has more than {max_bytes:,} bytes")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -69,6 +69,6 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return parsed
 
 
-def unreadable_error(path: str | os.PathLike[str], why: str) -> HpcflowError:
+def unreadable_error(path: str | os.PathLike[str], reason: str) -> HpcflowError:
     """The error about a file that cannot be read or decoded."""
-    return HpcflowError(f"{os.fspath(path)} cannot be read: {why}")
+    return HpcflowError(f"{os.fspath(path)} cannot be read: {reason}")

@@ -25,11 +25,11 @@ def progress_stream(stream: TextIO) -> TextIO | None:
         return stream if os.get_terminal_size(stream.fileno()).columns else None
 
 
-def _launcher(mine: int) -> int | None:
-    """The launcher that made the terminal `mine`: the first ancestor with another stdout."""
+def _launcher(terminal: int) -> int | None:
+    """The launcher that made the terminal `terminal`: the first ancestor with another stdout."""
     process = os.getppid()
     while process > 0:
-        if os.stat(f"/proc/{process}/fd/1").st_rdev != mine:
+        if os.stat(f"/proc/{process}/fd/1").st_rdev != terminal:
             name = Path(f"/proc/{process}/comm").read_text().strip()
             return process if name in FORWARDERS else None
         process = _parent(process)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 
-# workers returned by `FirstWorkers.of`: a report names three, the fourth stands for "..."
+# workers returned by `FirstWorkers.select`: a report names three, the fourth stands for "..."
 MAX_NAMED_WORKERS = 4
 
 
@@ -49,14 +49,14 @@ class WorkerClocks:
     """Steps of each worker since the last barrier, and the minimum over the active workers."""
 
     def __init__(self, workers: int) -> None:
-        self.of = [0] * workers
+        self.steps = [0] * workers
         self.least = 0
         self._at = collections.Counter({0: workers})  # clock -> number of active workers
 
     def tick(self, worker: int, is_active: bool) -> bool:
         """Record a step of a worker; True if the minimum has risen."""
-        clock = self.of[worker]
-        self.of[worker] = clock + 1
+        clock = self.steps[worker]
+        self.steps[worker] = clock + 1
         if not is_active:
             return False
         self._at[clock + 1] += 1
@@ -64,11 +64,11 @@ class WorkerClocks:
 
     def leave(self, worker: int) -> bool:
         """Make a worker inactive while another is still active; True if the minimum has risen."""
-        return self._drop(self.of[worker])
+        return self._drop(self.steps[worker])
 
     def restart(self, active: int) -> None:
         """Reset all clocks to zero after a barrier; `active` workers continue."""
-        self.of = [0] * len(self.of)
+        self.steps = [0] * len(self.steps)
         self.least = 0
         self._at = collections.Counter({0: active})
 
@@ -94,7 +94,7 @@ class FirstWorkers:
         self._matches: list[int] = []
         self._next = 0
 
-    def of(self, has: Callable[[int], bool]) -> list[int]:
+    def select(self, has: Callable[[int], bool]) -> list[int]:
         """The first `MAX_NAMED_WORKERS` workers with the property, in order, or fewer."""
         self._matches = [worker for worker in self._matches if has(worker)]
         while len(self._matches) < MAX_NAMED_WORKERS and self._next < self._workers:

@@ -79,7 +79,11 @@ class SyncCoordinator:
     def __init__(self, rule: SyncRule, workers: int) -> None:
         self.rule, self.workers = rule, workers
         self.channels: dict[str, UpdateGroup] = {}
-        self.used, self.late, self.dropped_gradients = [0] * workers, [0] * workers, [0] * workers
+        self.used_gradients, self.late, self.dropped_gradients = (
+            [0] * workers,
+            [0] * workers,
+            [0] * workers,
+        )
         self.lead = 0  # the maximum steps a worker was ahead of the slowest when it began one
         self.ranks = [-1] * workers  # worker -> rank; -1 before its first step
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
@@ -87,7 +91,9 @@ class SyncCoordinator:
         self._present, self._clocks = ActiveWorkers(workers), WorkerClocks(workers)
         self._slowest = FirstWorkers(workers)
         self._waiters: dict[Callable[..., None], Waiter] = {}  # by callback
-        self._ahead: dict[int, list[Waiter]] = {}  # clock -> workers that wait with this clock
+        self._waiters_by_clock: dict[
+            int, list[Waiter]
+        ] = {}  # clock -> workers that wait with this clock
         self._numbers = itertools.count()
 
     def channel(self, name: str) -> UpdateGroup:
@@ -173,7 +179,7 @@ class SyncCoordinator:
             channel.here = len(channel.contributors & active)
             channel.workers_owing.reset()
         self._slowest.reset()
-        self._release_at_clocks(list(self._ahead))
+        self._release_at_clocks(list(self._waiters_by_clock))
 
     def lose(self, worker: int) -> None:
         """A worker has died: treat it as arrived at this and at all later barriers.
@@ -200,14 +206,16 @@ class SyncCoordinator:
         if not self._waiters:
             return []
         active, clocks = self._present.active, self._clocks
-        return self._slowest.of(lambda w: w in active and clocks.of[w] == clocks.least)
+        return self._slowest.select(lambda w: w in active and clocks.steps[w] == clocks.least)
 
     def _first_owing_workers(self) -> list[int]:
         """The first workers whose gradients are missing in an update that has some."""
         workers: set[int] = set()
         for channel in self.channels.values():
             if channel.arrived and not channel.picked_factors:
-                workers.update(channel.workers_owing.of(functools.partial(self._is_owing, channel)))
+                workers.update(
+                    channel.workers_owing.select(functools.partial(self._is_owing, channel))
+                )
         return sorted(workers)
 
     def _is_owing(self, channel: UpdateGroup, worker: int) -> bool:
@@ -222,28 +230,32 @@ class SyncCoordinator:
                 if channel.picked_factors or channel.contributed[worker] >= channel.version:
                     return channel.waiters
             return None
-        clock = self._clocks.of[worker]
+        clock = self._clocks.steps[worker]
         if not self.rule.may_begin(clock, self._clocks.least):
-            return self._ahead.setdefault(clock, [])
+            return self._waiters_by_clock.setdefault(clock, [])
         self.lead = max(self.lead, clock - self._clocks.least)
         return None
 
     def _add_waiter(
-        self, worker: int, channel: str | None, go: Callable[..., None], where: list[Waiter]
+        self, worker: int, channel: str | None, go: Callable[..., None], waiters: list[Waiter]
     ) -> None:
         order = next(self._numbers) + (LEAVES if channel is None else 0)
         self._waiters[go] = waiter = (order, worker, channel, go)
-        where.append(waiter)
+        waiters.append(waiter)
 
     def _minimum_changed(self) -> None:
         """The minimum clock has changed: release the workers that are no longer too far ahead."""
         self._slowest.reset()
         may_begin, least = self.rule.may_begin, self._clocks.least
-        self._release_at_clocks([clock for clock in self._ahead if may_begin(clock, least)])
+        self._release_at_clocks(
+            [clock for clock in self._waiters_by_clock if may_begin(clock, least)]
+        )
 
     def _release_at_clocks(self, clocks: list[int]) -> None:
         """Check the workers that wait with these clocks."""
-        self._release_waiters([waiter for clock in clocks for waiter in self._ahead.pop(clock)])
+        self._release_waiters(
+            [waiter for clock in clocks for waiter in self._waiters_by_clock.pop(clock)]
+        )
 
     def _release_waiters(self, waiters: list[Waiter]) -> None:
         """Release the waiters that need not wait any more; append the others to their next list."""
@@ -273,7 +285,7 @@ class SyncCoordinator:
         for worker, _ in channel.arrived:
             self.dropped_gradients[worker] += 1
         for worker, _ in chosen:
-            self.used[worker] += 1
+            self.used_gradients[worker] += 1
             self.dropped_gradients[worker] -= 1
         total = sum(share for _, share in chosen)
         factor = 1.0 if len(chosen) == self.workers or not total else 1 / total
@@ -298,21 +310,25 @@ class SyncCoordinator:
         if before is not None:  # of a step that failed before all its gradients arrived
             before.release()
 
-    def total(self, channel: str, name: str, how: str, factors: np.ndarray) -> tuple[Any, ...]:
+    def total(
+        self, channel: str, name: str, reduction: str, factors: np.ndarray
+    ) -> tuple[Any, ...]:
         """The sum of the picked workers' contributions, by worker number; releases these."""
         group = self.channel(channel)
         by_worker = group.contributions[name]
         contributions = [by_worker.pop(int(worker)) for worker in np.flatnonzero(factors)]
-        values = JOIN[how](group, name, [g.arrays for g in contributions], float(factors.max()))
+        values = JOIN[reduction](
+            group, name, [g.arrays for g in contributions], float(factors.max())
+        )
         for contribution in contributions:
             contribution.release()
         for tell in group.sum_callbacks.pop(name, ()):
             tell(*(np.array(value) for value in values))
         return values
 
-    def request_sum(self, channel: str, name: str, tell: Callable[..., None]) -> None:
-        """Call `tell(*values)` with a copy of the next sum."""
-        self.channel(channel).sum_callbacks.setdefault(name, []).append(tell)
+    def request_sum(self, channel: str, name: str, callback: Callable[..., None]) -> None:
+        """Call `callback(*values)` with a copy of the next sum."""
+        self.channel(channel).sum_callbacks.setdefault(name, []).append(callback)
 
     def after(self, channel: str, version: int, go: Callback) -> None:
         """Call `go` when the update of a version has ended on this server."""
@@ -342,7 +358,12 @@ class SyncCoordinator:
         counts: dict[str, Any] = {"rule": str(self.rule)}
         if self._counts_steps:
             return {**counts, "lead": self.lead}
-        return {**counts, "used": self.used, "late": self.late, "dropped": self.dropped_gradients}
+        return {
+            **counts,
+            "used": self.used_gradients,
+            "late": self.late,
+            "dropped": self.dropped_gradients,
+        }
 
 
 def _sum_contributions(

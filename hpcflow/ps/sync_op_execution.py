@@ -24,7 +24,7 @@ def _coordinator(node: Node) -> SyncCoordinator:
 class CallbackWait:
     """A wait that a callback completes; it is not polled."""
 
-    told = True
+    completed_by_callback = True
 
     def __init__(self, instance: StepInstance, node: Node) -> None:
         self.instance, self.node = instance, node
@@ -78,7 +78,7 @@ def _start_add(
 ) -> AsyncWait:
     """Complete at once; the instance keeps its buffers until the values are released."""
     executor = instance.link.executor
-    instance.left += 1
+    instance.unfinished += 1
 
     def release() -> None:
         executor.mark_over(instance, None)

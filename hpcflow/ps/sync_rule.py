@@ -147,7 +147,7 @@ def names() -> list[str]:
     return list(_registered)
 
 
-def require_integer(what: str, number: object, least: int) -> None:
+def require_integer(label: str, number: object, least: int) -> None:
     """Raise HpcflowError unless the argument of a rule is an integer of at least `least`."""
     if not isinstance(number, int) or isinstance(number, bool) or number < least:
-        raise HpcflowError(f"{what}({number!r})", hint=f"give a whole number of at least {least}")
+        raise HpcflowError(f"{label}({number!r})", hint=f"give a whole number of at least {least}")

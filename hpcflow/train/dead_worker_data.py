@@ -46,7 +46,7 @@ class DeadWorkerData:
             return
         self._trained.add(number)
         message = BatchTrained(self._number, number, batch.step, batch.epoch, batch.line)
-        tell = self._control.tell
+        tell = self._control.send
         self._context.executor.run_locked(lambda: tell(self._server, message), lambda: True)
 
     def _number_of(self, dataset: Any) -> int:

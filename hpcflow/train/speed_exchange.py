@@ -67,7 +67,7 @@ class SpeedExchange:
         samples = int(row.samples * 1e3)
         message = WorkerPace(row.steps, *times, samples, dataset, self.number)
         chief, control = self._context.roles.drivers[0], self._control
-        self._context.executor.run_locked(lambda: control.tell(chief, message), lambda: True)
+        self._context.executor.run_locked(lambda: control.send(chief, message), lambda: True)
 
     def _receive(self, rank: int, pace: WorkerPace, rows: Rows) -> None:
         if rank not in self._context.roles.drivers:

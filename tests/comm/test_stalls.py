@@ -29,8 +29,8 @@ def node(tmp_path):
     """`node(rank, ...)` opens the ledger of a rank."""
     made = []
 
-    def open_one(rank, host="nid1", task="", place=0):
-        made.append(WaitLedger(tmp_path / f"ledger-{host}", rank, host, task, place))
+    def open_one(rank, host="nid1", task="", task_index=0):
+        made.append(WaitLedger(tmp_path / f"ledger-{host}", rank, host, task, task_index))
         return made[-1]
 
     yield open_one
@@ -66,7 +66,7 @@ def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path):
 
 def test_a_server_that_serves_others_is_no_movement(node):
     """Only those whose program may come to what is waited for say that they move."""
-    mine, server, other = node(0), node(1, place=-1), node(2)
+    mine, server, other = node(0), node(1, task_index=-1), node(2)
     mine.enter(3, "v/recv", 1, "Recv")
     other.moves()
     entries = read_all(mine.directory)
@@ -107,8 +107,8 @@ def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
     """Workers meet: servers and other tasks of replicas have not to come."""
     node(0).enter(0, "saving", -1, "request")
     node(1)
-    node(2, place=1)
-    node(3, place=-1)
+    node(2, task_index=1)
+    node(3, task_index=-1)
     mine, *others = read_all(node(0).directory)
     mine = dataclasses.replace(mine, op="saving", since=1.0, kind="request", step=0)
     assert [entry.rank for entry in wait_for_report.missing_ranks(mine, others)] == [1]
@@ -217,15 +217,15 @@ def test_what_another_node_says_of_its_processes_is_believed(node, tmp_path):
     there, near = (CrossNodeLedgers(far.directory, tmp_path, host) for host in ("nid2", "nid1"))
     near.folder = there.folder
     there.want()
-    there.tell()
-    (entry,) = near.others()
+    there.publish()
+    (entry,) = near.remote_entries()
     assert entry.rank == 3 and entry.process in ("R", "S") and not entry.moved
     (tmp_path / "large").write_bytes(bytes(2 << 20))
-    there.tell()
-    assert near.others()[0].moved > time.time() - 60, "it has written a file"
+    there.publish()
+    assert near.remote_entries()[0].moved > time.time() - 60, "it has written a file"
     old = time.time() - 100
     os.utime(there.folder / "nid2", (old, old))
-    assert near.others() == []
+    assert near.remote_entries() == []
 
 
 def test_folders_of_jobs_that_died_are_swept_from_the_run_directory(tmp_path):

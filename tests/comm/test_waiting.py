@@ -117,7 +117,7 @@ def test_another_thread_ends_a_sleep(make, monkeypatch):
 def test_finish_gives_up():
     comm = thread_world(1)[0]
     with pytest.raises(StallError, match="a pull has waited"):
-        wait_for_requests(comm.recv(np.zeros(1), 0, 0), timeout=0.05, what="a pull")
+        wait_for_requests(comm.recv(np.zeros(1), 0, 0), timeout=0.05, label="a pull")
 
 
 def test_cores_are_counted_by_host(monkeypatch):
@@ -189,7 +189,7 @@ def test_a_wait_that_lasts_stands_in_the_ledger_until_it_is_over(tmp_path, monke
             seen.append(ledger.read())
             return len(seen) > polling_backoff.PATIENCE_POLLS + 3
 
-    wait_for_requests(Slow(), what="what one rank decides", peer=4)
+    wait_for_requests(Slow(), label="what one rank decides", peer=4)
     assert not seen[polling_backoff.PATIENCE_POLLS - 1].waits, "not of its first polls"
     assert seen[-1].waits and (seen[-1].op, seen[-1].peer) == ("what one rank decides", 4)
     assert not ledger.read().waits
@@ -202,7 +202,7 @@ def test_a_call_of_several_ranks_stands_in_the_ledger_also_if_it_fails(tmp_path,
     with pytest.raises(OSError, match="by test"), polling_backoff.ledger_entry("opening a file"):
         seen = ledger.read()
         raise OSError("by test")
-    assert seen.may_stall and seen.where == "call 'opening a file'" and seen.peer == ANY
+    assert seen.may_stall and seen.description == "call 'opening a file'" and seen.peer == ANY
     assert not ledger.read().waits
     ledger.close()
     monkeypatch.setattr(polling_backoff, "ledger", None)

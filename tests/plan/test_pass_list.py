@@ -40,7 +40,7 @@ def recorded(g, fetches, feeds, cluster=SINGLE, settings=None):
     devices = RankContext(Settings()).devices
     for begin, each in (("", plan), ("update, ", plan.round)):
         for part in each.parts.values() if each is not None else ():
-            lower_partition(part, devices, settings, watch=record, what=f"{begin}{part.task}")
+            lower_partition(part, devices, settings, watch=record, label=f"{begin}{part.task}")
     return plan, record
 
 

@@ -43,7 +43,7 @@ def counted_report(context):
         "live": len(context.world.live),
         "channels": len(context.world.channels),
         "instances": len(instances),
-        "busy": sum(bool(i.left) for i in instances),
+        "busy": sum(bool(i.unfinished) for i in instances),
         "pins": sum(state.pins for state in states),
         "old versions": sum(len(state.old) for state in states),
         "compiled": len(context.control.compiled),

@@ -114,7 +114,7 @@ def test_whose_gradients_count_is_counted_and_the_others_are_released():
         rounds.add("train", "g", worker, given)
         rounds.ready(worker, "train", 0, 0.25)
     assert picked == [[0, 2.0, 0, 2.0]]  # by the share of those that count
-    assert rounds.used == [0, 1, 0, 1] and rounds.dropped_gradients == [1, 0, 1, 0]
+    assert rounds.used_gradients == [0, 1, 0, 1] and rounds.dropped_gradients == [1, 0, 1, 0]
     rounds.end("train")
     assert sorted(released) == [0, 1, 2, 3]
 

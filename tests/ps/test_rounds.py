@@ -65,7 +65,7 @@ def test_backup_uses_exactly_the_first_and_drops_the_last(order):
     expected = sum(10.0**w for w in first) / 0.75
     assert server.updates == [(tuple(first), pytest.approx(expected))]
     assert server.rounds.late == [int(w == order[3]) for w in range(4)]
-    assert server.rounds.used == [int(w != order[3]) for w in range(4)]
+    assert server.rounds.used_gradients == [int(w != order[3]) for w in range(4)]
     assert sorted(server.released) == [(w, 0) for w in range(4)]
     assert begun(server.rounds, order[3]) == 1  # at once, with the newest version
 
@@ -194,7 +194,7 @@ def test_every_gradient_is_used_once_or_dropped_and_versions_are_never_mixed(dat
             has[worker] = None
     rounds = server.rounds
     waiting = len(rounds.channel("train").arrived)
-    assert sum(rounds.used) + sum(rounds.dropped_gradients) + waiting == given_
+    assert sum(rounds.used_gradients) + sum(rounds.dropped_gradients) + waiting == given_
     assert len(server.released) + waiting == given_
 
 

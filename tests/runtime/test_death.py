@@ -150,9 +150,9 @@ def test_only_a_death_without_a_word_is_told(tmp_path, last):
     other = a_rank(tmp_path, 0, last)
     told = []
     watch = FailureDetector(tmp_path, "nid1", 1, told.append)
-    until(lambda: watch._watched.left == 1)
+    until(lambda: watch._watched.live_count == 1)
     other.communicate()
-    until(lambda: watch._watched.left == 0)
+    until(lambda: watch._watched.live_count == 0)
     watch.stop()
     assert [entry.task for dead in told for entry in dead] == ["/job:ps/task:0"] * (last == "pass")
 
@@ -161,8 +161,8 @@ def test_a_rank_of_another_node_is_not_looked_for(tmp_path):
     """Its process number may be anything's here."""
     ledger = WaitLedger(tmp_path, 0, "nid2")
     watch = FailureDetector(tmp_path, "nid1", 1, lambda dead: None)
-    until(lambda: watch._watched._known)
-    assert watch._watched.left == 0
+    until(lambda: watch._watched._seen_records)
+    assert watch._watched.live_count == 0
     watch.stop()
     ledger.close()
 
@@ -268,7 +268,7 @@ def test_nor_is_a_rank_whose_ledger_is_found_after_the_end(tmp_path, exited):
     ledger = WaitLedger(tmp_path / (PREFIX + "job"), 1, "n", "t")
     witness._early = [(0, 2**22 + 1), (1, os.getpid())]
     witness._look_for_ledgers(None)
-    assert witness.tell(str(tmp_path / "run"), 7, exited) is not exited
+    assert witness.report_failure(str(tmp_path / "run"), 7, exited) is not exited
     assert (tmp_path / "run" / "failure.json").exists() is not exited
     ledger.close()
 
@@ -310,7 +310,7 @@ def test_a_witness_does_not_blame_the_one_rank_it_found(
     with subprocess.Popen(sleep, env=env) as rank:
         time.sleep(1.0)
         rank.kill()
-    assert witness.tell(str(tmp_path / "run"), 138)
+    assert witness.report_failure(str(tmp_path / "run"), 138)
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert facts["rank"] == named and "SIGUSR1" in facts["cause"], capfd.readouterr().err
 
@@ -321,7 +321,7 @@ def test_a_witness_tells_of_ranks_that_were_killed_before_it_found_them(
 ):
     """All ranks may be killed as soon as they start; other exit codes are the script's own."""
     witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
-    assert witness.tell(str(tmp_path / "run"), code) == (cause is not None)
+    assert witness.report_failure(str(tmp_path / "run"), code) == (cause is not None)
     file = tmp_path / "run" / "failure.json"
     assert file.exists() == (cause is not None)
     if cause is not None:
@@ -336,4 +336,6 @@ def test_a_witness_tells_of_ranks_that_were_killed_before_it_found_them(
 
 def test_a_rank_that_dies_unseen_may_be_on_another_node(tmp_path):
     """Then nothing is known of it here."""
-    assert not LauncherWatchdog(str(tmp_path), StallTimes(60, 600), all_here=False).tell("", 137)
+    assert not LauncherWatchdog(str(tmp_path), StallTimes(60, 600), all_here=False).report_failure(
+        "", 137
+    )

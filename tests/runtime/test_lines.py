@@ -36,16 +36,16 @@ def test_every_share_of_every_batch_is_drawn_once(story):
 
     for worker, counts in deaths:
         lines, places = ShardAssignment(workers, losses), {}
-        for (number, line), count in zip(lines.of(worker).items(), counts, strict=False):
+        for (number, line), count in zip(lines.shards_of(worker).items(), counts, strict=False):
             done = batches(line, lines)[:count]
             drawn += [(line.worker, place) for place in done]
             if done:
                 places[number] = done[-1]
         losses.append(WorkerLoss(worker, places))
     lines = ShardAssignment(workers, losses)
-    assert not any(lines.of(worker) for worker, _ in deaths)
+    assert not any(lines.shards_of(worker) for worker, _ in deaths)
     for worker in living:
-        for line in lines.of(worker).values():
+        for line in lines.shards_of(worker).values():
             drawn += [(line.worker, place) for place in batches(line, lines)]
     assert sorted(drawn) == [(worker, place) for worker in range(workers) for place in BATCHES]
 
@@ -57,15 +57,15 @@ def test_where_all_stand_together(story, data):
     losses = [WorkerLoss(worker, {0: (1, 2)} if counts[0] else {}) for worker, counts in deaths]
     lines = ShardAssignment(workers, losses)
     told = {
-        worker: {number: (2, data.draw(st.integers(0, 6))) for number in lines.of(worker)}
+        worker: {number: (2, data.draw(st.integers(0, 6))) for number in lines.shards_of(worker)}
         for worker in living
     }
     found = lines.last_batches_by_share(told)
     assert len(found) == workers
-    holders = {line: (w, n) for w in living for n, line in lines.of(w).items()}
+    holders = {line: (w, n) for w in living for n, line in lines.shards_of(w).items()}
     for line, (worker, number) in holders.items():
         parts = found[line.worker]
-        assert len(parts) == line.every
+        assert len(parts) == line.modulus
         assert parts[line.remainder] == told[worker][number]
     for worker, parts in enumerate(lines.last_batches_by_share({})):
         before = next((loss.last_batches.get(0) for loss in losses if loss.worker == worker), None)
@@ -74,6 +74,8 @@ def test_where_all_stand_together(story, data):
 
 def test_what_one_leaves_is_dealt_evenly():
     lines = ShardAssignment(5, [WorkerLoss(2, {}), WorkerLoss(4, {})])
-    shares = [sum(1 / line.every for line in lines.of(worker).values()) for worker in (0, 1, 3)]
+    shares = [
+        sum(1 / line.modulus for line in lines.shards_of(worker).values()) for worker in (0, 1, 3)
+    ]
     assert sum(shares) == 5
     assert max(shares) - min(shares) <= 1 / 4

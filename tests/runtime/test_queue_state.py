@@ -20,30 +20,32 @@ def put(queue, *values):
 
 
 def got(attempt):
-    assert attempt.done and attempt.error is None
+    assert attempt.completed and attempt.error is None
     return [v for (v,) in attempt.elements]
 
 
 def failed(attempt, kind):
-    assert attempt.done
+    assert attempt.completed
     return isinstance(attempt.error, kind)
 
 
 def test_enqueues_wait_for_room_in_the_order_in_which_they_came():
     queue = fifo(2)
     first, second, third = put(queue, 1, 2), put(queue, 3), put(queue, 4)
-    assert first.done and not second.done and not third.done
+    assert first.completed and not second.completed and not third.completed
     assert got(queue.dequeue()) == [1]
-    assert second.done and not third.done
+    assert second.completed and not third.completed
     assert got(queue.dequeue(3)) == [2, 3, 4]
-    assert third.done and len(queue) == 0
+    assert third.completed and len(queue) == 0
 
 
 def test_dequeues_wait_for_elements_in_the_order_in_which_they_came():
     queue = fifo()
     three, one = queue.dequeue(3), queue.dequeue()
     put(queue, 1, 2)
-    assert not three.done and not one.done and len(queue) == 0  # taken, one after the other
+    assert (
+        not three.completed and not one.completed and len(queue) == 0
+    )  # taken, one after the other
     put(queue, 3, 4)
     assert got(three) == [1, 2, 3] and got(one) == [4]
 
@@ -51,36 +53,36 @@ def test_dequeues_wait_for_elements_in_the_order_in_which_they_came():
 def test_more_than_fit_go_through_one_after_the_other():
     queue = fifo(2)
     many = put(queue, *range(10))
-    assert not many.done
+    assert not many.completed
     assert got(queue.dequeue(9)) == list(range(9))
-    assert many.done and len(queue) == 1
+    assert many.completed and len(queue) == 1
 
 
 def test_nothing_and_no_limit():
     queue = fifo(-1)
-    assert put(queue).done and got(queue.dequeue(0)) == []
-    assert put(queue, *range(1000)).done and len(queue) == 1000
+    assert put(queue).completed and got(queue.dequeue(0)) == []
+    assert put(queue, *range(1000)).completed and len(queue) == 1000
 
 
 def test_closing_lets_in_who_waits_and_refuses_who_comes():
     queue = fifo(1)
     put(queue, 1)
     waits, closing, late = put(queue, 2), queue.close(), put(queue, 3)
-    assert not waits.done and not closing.done and not late.done and not queue.closed
+    assert not waits.completed and not closing.completed and not late.completed and not queue.closed
     assert got(queue.dequeue()) == [1]
-    assert waits.done and waits.error is None and closing.done and queue.closed
+    assert waits.completed and waits.error is None and closing.completed and queue.closed
     assert failed(late, CancelledError)
     assert failed(put(queue, 4), CancelledError)
     assert got(queue.dequeue()) == [2]
     assert failed(queue.dequeue(), OutOfRangeError)
-    assert queue.close().done  # again
+    assert queue.close().completed  # again
 
 
 def test_closing_with_cancel_refuses_who_waits():
     queue = fifo(1)
     put(queue, 1)
     waits = put(queue, 2)
-    assert queue.close(cancel=True).done
+    assert queue.close(cancel=True).completed
     assert failed(waits, CancelledError)
     assert got(queue.dequeue()) == [1]
 
@@ -88,14 +90,14 @@ def test_closing_with_cancel_refuses_who_waits():
 def test_closing_releases_who_waits_for_elements():
     queue = fifo()
     put(queue, 1, 2)
-    exact, some, none = queue.dequeue(4), queue.dequeue(4, some=True), queue.dequeue()
-    assert not (exact.done or some.done or none.done)
+    exact, some, none = queue.dequeue(4), queue.dequeue(4, allows_partial=True), queue.dequeue()
+    assert not (exact.completed or some.completed or none.completed)
     queue.close()
     assert failed(exact, OutOfRangeError)
     assert "has 2 element(s); 4 were asked for" in str(exact.error)
     assert got(some) == [1, 2]  # what the first had taken was put back
     assert failed(none, OutOfRangeError)
-    assert failed(queue.dequeue(1, some=True), OutOfRangeError)
+    assert failed(queue.dequeue(1, allows_partial=True), OutOfRangeError)
 
 
 def test_who_leaves_gives_back_what_it_took_and_lets_the_next_one_go():
@@ -109,7 +111,7 @@ def test_who_leaves_gives_back_what_it_took_and_lets_the_next_one_go():
     first, second = put(queue, 4), put(queue, 5)
     first.cancel()
     first.cancel()  # again
-    assert failed(first, CancelledError) and not second.done
+    assert failed(first, CancelledError) and not second.completed
     assert got(queue.dequeue(3)) == [2, 3, 5]
 
 
@@ -119,7 +121,7 @@ def test_random_order_keeps_some_back_and_repeats_with_its_key():
         put(queue, *range(50))
         taken = got(queue.dequeue(40))
         waits = queue.dequeue()
-        assert not waits.done
+        assert not waits.completed
         queue.close()
         return taken + got(waits) + got(queue.dequeue(9))
 
@@ -164,10 +166,10 @@ def test_a_dequeue_that_waited_gets_the_smallest_in_order(before, after, wanted)
         put_next(batch)
     waits = queue.dequeue(wanted)
     for batch in after:
-        if not waits.done:
+        if not waits.completed:
             put_next(batch)
-    assert waits.done == (len(came) >= wanted)
-    if waits.done:
+    assert waits.completed == (len(came) >= wanted)
+    if waits.completed:
         assert list(waits.elements) == sorted(came)[:wanted]
 
 
@@ -256,12 +258,12 @@ class Model(RuleBasedStateMachine):
         assert len(self.queue) == len(self.inside)
         assert self.queue.closed == self.closed
         for attempt, *_ in (*self.puts, *self.takes):
-            assert not attempt.done
+            assert not attempt.completed
         for attempt, end in self.over:
             if isinstance(end, type):
                 assert failed(attempt, end)
             else:
-                assert attempt.done and attempt.error is None
+                assert attempt.completed and attempt.error is None
                 assert end is None or [v for (v,) in attempt.elements] == end
 
 
@@ -280,7 +282,7 @@ def test_nothing_is_lost_or_doubled(order):
         if i % 7 == 0 and attempts:
             attempts[len(attempts) // 2].cancel()
     queue.close()
-    attempts.append(queue.dequeue(200, some=True))
+    attempts.append(queue.dequeue(200, allows_partial=True))
     for attempt in attempts:
         if attempt.error is None:
             taken += got(attempt)

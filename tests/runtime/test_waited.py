@@ -84,7 +84,7 @@ def test_a_patient_wait_stands_there_as_that_of_whom_it_is_for(tmp_path):
     executor.polled_waits.append((object(), step(8, SUM), SUM.name))
     executor._enter_ledger()
     entry = executor.ledger.read()
-    assert (entry.kind, entry.op, entry.made) == ("AllReduce", "grads", "train.py:7")
+    assert (entry.kind, entry.op, entry.created_at) == ("AllReduce", "grads", "train.py:7")
     assert entry.may_stall
     executor.ledger.close()
 

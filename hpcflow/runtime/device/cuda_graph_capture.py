@@ -87,11 +87,11 @@ class _CapturedPartition(StepObserver):
         runs = tuple(functools.partial(captured.run, i) for i in range(len(segments[0])))
         return runs, lambda: captured.release()  # late binding: the current segments
 
-    def refuse(self, nodes: Sequence[str], why: str) -> None:
+    def refuse(self, nodes: Sequence[str], reason: str) -> None:
         """Exclude nodes from regions from the next step on, and log the reason."""
-        self.refused |= dict.fromkeys(nodes, why)
+        self.refused |= dict.fromkeys(nodes, reason)
         self.cut = self._cut()
-        logger.info("no CUDA graph of %s: %s", self.compiled.label, why)
+        logger.info("no CUDA graph of %s: %s", self.compiled.label, reason)
 
     def on(self, node: Node) -> bool:
         """Whether a node is on the GPU."""
@@ -179,7 +179,7 @@ class CapturedInputs:
         """Copy the feeds of a step; the GPU arrays, valid for later work on the current stream."""
         if not self.blocks:  # no random op is in a region
             return ()
-        self.blocks[self.turn].used.record()  # after all work that the last step has launched
+        self.blocks[self.turn].consumed.record()  # after all work that the last step has launched
         self.turn ^= 1
         block = self.blocks[self.turn]
         block.copied.synchronize()
@@ -187,7 +187,7 @@ class CapturedInputs:
             place[...] = feed
         for place, draws in zip(block.host[len(feeds) :], self.draws, strict=True):
             place[0] = draws.made
-        self.stream.wait_event(block.used)
+        self.stream.wait_event(block.consumed)
         block.gpu.set(block.pinned, stream=self.stream)
         block.copied.record(self.stream)
         self.device.xp.cuda.get_current_stream().wait_event(block.copied)
@@ -210,7 +210,7 @@ class _TransferBlock:
         self.host = [Device.view(device, self.pinned, *view) for view in views]
         self.arrays = tuple(device.view(self.gpu, *view) for view in views)
         event = device.xp.cuda.Event
-        self.copied, self.used = event(disable_timing=True), event(disable_timing=True)
+        self.copied, self.consumed = event(disable_timing=True), event(disable_timing=True)
 
 
 class CapturedOutputs:
@@ -241,7 +241,7 @@ class _RegionRunner:
         kernels = [shared[name] for name in region.kernels]
         self.drawing = [kernel for kernel in kernels if hasattr(kernel, "counter")]
         self.counters = _Counters(self.written, self.drawing)
-        self.fed = [place is not None for place in region.given]
+        self.fed = [place is not None for place in region.feed_indices]
         self.turns = any(self.fed) or bool(self.drawing)
         self.pool = self.part.device.xp.cuda.MemoryPool()  # for temporary values of its graphs
         self.pool.set_limit(size=self.part.device.held_memory.limit)
@@ -344,10 +344,10 @@ class _Counters:
         updates = [state.updates for state in self._written]
         return updates + [kernel.draws.made for kernel in self._drawing]
 
-    def count(self, more: list[int]) -> None:
+    def count(self, increments: list[int]) -> None:
         """Add a number to each."""
         owners = [*self._written, *(kernel.draws for kernel in self._drawing)]
-        for owner, number in zip(owners, more, strict=True):
+        for owner, number in zip(owners, increments, strict=True):
             owner.count(number)
 
 
@@ -363,7 +363,7 @@ class _CapturedGraph:
         counts: list[int],
     ) -> None:
         """One launch advances `counters` by `counts`."""
-        self.graph, self.moving, self.made = captured
+        self.graph, self.moving, self.outputs = captured
         self.read = [(state, state.array) for state in read]
         self.written = [(state, state.array) for state in written]
         self.counters, self.counts = counters, counts
@@ -375,10 +375,10 @@ class _CapturedGraph:
                 return False
         return all(state.stays(array) for state, array in self.written)
 
-    def launch(self, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    def launch(self, feeds: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replay the capture with the current values."""
         for place, array in self.moving:
-            array[...] = given[place]
+            array[...] = feeds[place]
         self.graph.launch()
         self.counters.count(self.counts)
-        return self.made
+        return self.outputs

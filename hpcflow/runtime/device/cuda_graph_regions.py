@@ -52,15 +52,15 @@ INPUTS, OUTPUTS, REGION = "_inputs", "_outputs", "_region"
 class GraphRegion:
     """One run of instructions: its nodes, kernels and variables.
 
-    `given` says for each argument of the region its index in `CodeWithRegions.feeds`; None if it
-    is no feed.
+    `feed_indices` says for each argument of the region its index in `CodeWithRegions.feeds`; None
+    if it is no feed.
     """
 
     nodes: list[str]
     kernels: list[str]  # names in the code that are bound to them
     read: list[str]  # names of variables
     written: list[str]
-    given: list[int | None]
+    feed_indices: list[int | None]
 
 
 @dataclasses.dataclass
@@ -89,10 +89,10 @@ class RegionFinder:
         self,
         code: GeneratedCode,
         part: Partition,
-        why: Callable[[Node], str],
+        exclusion_reason: Callable[[Node], str],
         on: Callable[[Node], bool],
     ) -> None:
-        self.code, self.part, self.why, self.on = code, part, why, on
+        self.code, self.part, self.exclusion_reason, self.on = code, part, exclusion_reason, on
 
     def cut(self, file: str) -> CodeWithRegions:
         """The code with regions, compiled with a file name that begins with `file`."""
@@ -140,10 +140,10 @@ class RegionFinder:
 
     @staticmethod
     def _run(
-        body: list[Instruction], at: int, fits: Callable[[Instruction], bool]
+        body: list[Instruction], at: int, predicate: Callable[[Instruction], bool]
     ) -> list[Instruction]:
         end = at
-        while end < len(body) and fits(body[end]):
+        while end < len(body) and predicate(body[end]):
             end += 1
         return body[at:end]
 
@@ -193,7 +193,7 @@ class RegionFinder:
         binds = self.code.binds
         bound = {binds[name].kind for name in loads(instruction) if name in binds}
         accesses = {use.access for use in instruction.operands}
-        return bound <= PLACES and accesses.isdisjoint(NOT_HELD) and not self.why(node)
+        return bound <= PLACES and accesses.isdisjoint(NOT_HELD) and not self.exclusion_reason(node)
 
     # -- replacements of instructions
 

@@ -214,8 +214,8 @@ class Device:
         return block[start : start + count].view(dtype).reshape(shape)
 
 
-def _cached_choice(node: Node, inputs: list[Value], wanted: KernelPreferences) -> KernelNode:
-    return KernelNode(node.type, node.attrs, inputs, node.specs, wanted.tf32)
+def _cached_choice(node: Node, inputs: list[Value], preferences: KernelPreferences) -> KernelNode:
+    return KernelNode(node.type, node.attrs, inputs, node.specs, preferences.tf32)
 
 
 def _scratch_bytes(row: Kernel, node: KernelNode) -> tuple[Spec, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import FeedError
 from hpcflow.graph.dtypes import bfloat16, name_of
 from hpcflow.graph.graph import Tensor
-from hpcflow.runtime.dynamic_types import DeviceArray, Given
+from hpcflow.runtime.dynamic_types import DeviceArray, FeedValue
 from hpcflow.runtime.state.state_store import VariableState
 
 _UINT, _BFLOAT = 1, 4  # type codes of DLPack (DLDataTypeCode)
@@ -19,12 +19,12 @@ _CODE = 20  # byte offset of the type code in a DLTensor, after data, device and
 HOSTS = (1, 3, 11, 13)
 
 
-def exports_dlpack(value: Given) -> bool:
+def exports_dlpack(value: FeedValue) -> bool:
     """Whether `value` is an array of another library that exports its memory by DLPack."""
     return hasattr(type(value), "__dlpack__") and not isinstance(value, (np.ndarray, np.generic))
 
 
-def feed_from_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
+def feed_from_dlpack(tensor: Tensor, value: FeedValue) -> np.ndarray:
     """The memory of `value`, an array of another library, as a feed of `tensor`.
 
     Errors: FeedError, with that library's reason, if the memory is not exported to the host.
@@ -46,7 +46,7 @@ def feed_from_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
     )
 
 
-def _by_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
+def _by_dlpack(tensor: Tensor, value: FeedValue) -> np.ndarray:
     """The memory of `value`; bfloat16 too, which NumPy's DLPack import does not support."""
     if tensor.dtype != bfloat16:
         return np.from_dlpack(value)
@@ -57,10 +57,10 @@ def _by_dlpack(tensor: Tensor, value: Given) -> np.ndarray:
 class _Bfloat16Export:
     """Exports a bfloat16 array to NumPy as uint16."""
 
-    def __init__(self, value: Given) -> None:
+    def __init__(self, value: FeedValue) -> None:
         self._value, self.__dlpack_device__ = value, value.__dlpack_device__
 
-    def __dlpack__(self, **options: object) -> Given:
+    def __dlpack__(self, **options: object) -> FeedValue:
         capsule = self._value.__dlpack__()  # without options: an unversioned capsule
         find = ctypes.pythonapi.PyCapsule_GetPointer
         find.restype, find.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

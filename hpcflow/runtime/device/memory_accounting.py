@@ -37,18 +37,18 @@ class HeldMemory:
         """Refuse from now on what would exceed `nbytes`; 0: no bound."""
         self.limit = nbytes
 
-    def ask(self, what: str, nbytes: int) -> None:
+    def ask(self, label: str, nbytes: int) -> None:
         """Errors: MemoryError if `nbytes` more would exceed the limit."""
         if self.limit and self.total + nbytes > self.limit:
             parts = ", ".join(
                 f"{shown(n)} of {kind}" for kind, n in self.current.most_common() if n
             )
             raise MemoryError(
-                f"{self.name} holds {parts or 'nothing'}; {shown(nbytes)} more of {what} are "
+                f"{self.name} holds {parts or 'nothing'}; {shown(nbytes)} more of {label} are "
                 f"above its limit of {shown(self.limit)} (setting memory_limit)"
             )
 
-    def keep(self, what: str, owner: object, nbytes: int) -> None:
+    def keep(self, label: str, owner: object, nbytes: int) -> None:
         """Count `nbytes` for the lifetime of `owner`, once for each owner.
 
         Errors: MemoryError if they exceed the limit.
@@ -56,16 +56,16 @@ class HeldMemory:
         with self._lock:
             if id(owner) in self._owners:
                 return
-            self.ask(what, nbytes)
+            self.ask(label, nbytes)
             key = id(owner)
 
             def gone(_: object) -> None:
                 with self._lock:
                     self._owners.pop(key, None)
-                    self.current[what] -= nbytes
+                    self.current[label] -= nbytes
 
             self._owners[key] = weakref.ref(owner, gone)
-            self.current[what] += nbytes
+            self.current[label] += nbytes
             if self.total > self.peak:
                 self.peak, self.maximum = self.total, dict(self.current)
 

@@ -30,7 +30,7 @@ class LiveTensor:
     type: str
     name: str
     line: str
-    what: str  # dtype and shape
+    spec: str  # dtype and shape
 
 
 def out_of_memory_error(
@@ -43,7 +43,7 @@ def out_of_memory_error(
     largest = heapq.nlargest(
         MAX_LISTED_TENSORS, {*_live_values(compiled.part), *_live_variables(compiled.store)}
     )
-    rows = [(format_bytes(t.nbytes), t.what, t.type, t.name, t.line) for t in largest]
+    rows = [(format_bytes(t.nbytes), t.spec, t.type, t.name, t.line) for t in largest]
     table = format_table(("bytes", "is", "op", "name", "made at"), rows).replace("\n", "\n  ")
     location = (
         f"{fused_node_label.node_label(node)} on {node.device}"

@@ -32,12 +32,12 @@ class ArenaOwner(Protocol):
 
 
 class _ArenaMemory:
-    """The current arenas, by device; `taker` allocates from them sequentially."""
+    """The current arenas, by device; `allocator` allocates from them sequentially."""
 
     def __init__(self, arenas: dict[str, tuple[Device, DeviceArray]]) -> None:
         self.arenas = arenas
 
-    def taker(self) -> Allocator:
+    def allocator(self) -> Allocator:
         offsets = collections.Counter[str]()
 
         def take(device: str, size: int) -> DeviceArray:
@@ -72,16 +72,16 @@ class SharedArena:
                 self._grow(needed)
             except MemoryError as error:
                 raise out_of_memory_error(compiled, error, None, self._rank) from error
-        return self._memory.taker()
+        return self._memory.allocator()
 
     @property
     def nbytes(self) -> int:
         """Size of the arenas of all devices together."""
         return sum(self._sizes.values())
 
-    def _grow(self, needed: Mapping[str, int]) -> None:
-        names = {**self._sizes, **needed}
-        most = {name: max(needed.get(name, 0), self._sizes.get(name, 0)) for name in names}
+    def _grow(self, required_sizes: Mapping[str, int]) -> None:
+        names = {**self._sizes, **required_sizes}
+        most = {name: max(required_sizes.get(name, 0), self._sizes.get(name, 0)) for name in names}
         self.close()
         arenas = {name: self._arena(name, size) for name, size in most.items()}
         self._sizes, self._memory = most, _ArenaMemory(arenas)

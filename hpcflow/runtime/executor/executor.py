@@ -14,7 +14,7 @@ from hpcflow.monitoring.wait_ledger import WaitLedger
 from hpcflow.plan.communication.atomic_step_commit import COMMIT
 from hpcflow.runtime.executor.mpi_progress_thread import ProgressThread
 from hpcflow.runtime.executor.progress_lock import ProgressLock
-from hpcflow.runtime.executor.wait_timestamps import Waiting, WaitTimestamps, What
+from hpcflow.runtime.executor.wait_timestamps import Waiting, WaitTarget, WaitTimestamps
 from hpcflow.runtime.step.cooperative_scheduling import RunningSegment, SliceScheduler, VariableUses
 from hpcflow.runtime.step.observer import joined
 from hpcflow.runtime.step.step_instance import StepInstance, StepObserver
@@ -149,7 +149,7 @@ class Executor(ProgressLock):
     def fail_step(self, instance: StepInstance, error: BaseException) -> None:
         """Fail a step, also one that has only been opened."""
         self.fail(instance, error)
-        if instance.left and not instance.started:
+        if instance.unfinished and not instance.started:
             self.run_segment(instance, 0)
 
     def run_segment(self, instance: StepInstance, index: int, feeds: tuple = ()) -> None:
@@ -199,23 +199,23 @@ class Executor(ProgressLock):
         finally:
             observer.slice_end(going.instance, going.segment)
 
-    def _run_tiles(self, going: RunningSegment) -> None:
+    def _run_tiles(self, running: RunningSegment) -> None:
         interrupt = self.slices.interrupt
         interrupt.hold()
         try:
-            self._continue_segment(going)
+            self._continue_segment(running)
         finally:
             interrupt.let_go()
 
-    def _continue_segment(self, going: RunningSegment) -> None:
-        instance, index = going.instance, going.segment
+    def _continue_segment(self, running: RunningSegment) -> None:
+        instance, index = running.instance, running.segment
         error: BaseException | None = None
         try:
             if not self.slices.run_slice_of_first():
                 return
         except BaseException as raised:
             error = raised
-        self.ready.extendleft(reversed(self.slices.end(going)))
+        self.ready.extendleft(reversed(self.slices.end(running)))
         if error is not None:
             self._segment_failed(instance, index, error)
         elif not instance.is_broken:
@@ -251,7 +251,7 @@ class Executor(ProgressLock):
         its collectives have started, if a loop or branch spans several tasks, or if communication
         fails: the instance is then `torn`.
         """
-        if instance.error is not None or not instance.left:
+        if instance.error is not None or not instance.unfinished:
             return
         instance.error = error
         starting = self.collective_order.withdraw(instance)
@@ -262,7 +262,7 @@ class Executor(ProgressLock):
         )
         if starting is None or broken:
             instance.tear(error)
-            instance.done(instance)
+            instance.on_done(instance)
             return
         self.start_collectives(starting)
         for name in instance.begun_waits.intersection(instance.channels.collectives):
@@ -327,16 +327,16 @@ class Executor(ProgressLock):
         self.collective_order, self.collectives_paused = CollectiveOrder(), False
         return old
 
-    def mark_over(self, instance: StepInstance, what: What) -> None:
-        """A segment or a wait has ended; `what` is None for a send, which nothing depends on."""
-        instance.left -= 1
-        if what is not None:
-            for follower in instance.compiled.dependents.get(what, ()):
+    def mark_over(self, instance: StepInstance, target: WaitTarget) -> None:
+        """A segment or a wait has ended; `target` is None for a send, which nothing depends on."""
+        instance.unfinished -= 1
+        if target is not None:
+            for follower in instance.compiled.dependents.get(target, ()):
                 instance.pending[follower] -= 1
                 if not instance.pending[follower]:
                     self.ready.append((instance, follower))
-        if not instance.left:
-            instance.done(instance)
+        if not instance.unfinished:
+            instance.on_done(instance)
             if self.waiters:
                 self.notify_waiters()
 
@@ -356,20 +356,24 @@ class Executor(ProgressLock):
         return bool(self.polled_waits) or bool(self.watch)
 
     def wait_for(
-        self, request: Request, instance: StepInstance | None, what: What, begins: bool = True
+        self,
+        request: Request,
+        instance: StepInstance | None,
+        target: WaitTarget,
+        begins: bool = True,
     ) -> None:
-        """Wait for a request; when it completes, `what` of `instance` is over.
+        """Wait for a request; when it completes, `target` of `instance` is over.
 
         The wait has begun before if `begins` is false.
         """
         if begins and self.observer is not None:
-            self.observer.wait_begin(request, instance, what)
+            self.observer.wait_begin(request, instance, target)
         if self.watch is not None:
             watched_by = getattr(request, "watched_by", None)
             if watched_by is not None:
-                watched_by(self.watch, (request, instance, what))
+                watched_by(self.watch, (request, instance, target))
                 return
-        self.polled_waits.append((request, instance, what))
+        self.polled_waits.append((request, instance, target))
 
     def poll(self) -> bool:
         """Test everything in flight once; True if anything progressed. Runs no segment.
@@ -582,7 +586,7 @@ class Executor(ProgressLock):
             self.ledger.enter(*entry)
             self.in_ledger = True
 
-    def finish(self, request: Request, what: str, source: int = -1) -> None:
+    def finish(self, request: Request, label: str, source: int = -1) -> None:
         """Wait for one request that belongs to no step, making progress on everything else.
 
         `source` is the awaited rank, -1 if there is none.
@@ -603,7 +607,7 @@ class Executor(ProgressLock):
                     box.append(error)
                 return True
 
-        self.run_locked(lambda: self.wait_for(Watched(), None, what), lambda: bool(box))
+        self.run_locked(lambda: self.wait_for(Watched(), None, label), lambda: bool(box))
         if box[0] is not None:
             raise box[0]
 
@@ -616,7 +620,7 @@ def _is_over(request: Request) -> bool:
         return True
 
 
-def _is_collective(wait: tuple[Request, StepInstance | None, What]) -> bool:
+def _is_collective(wait: tuple[Request, StepInstance | None, WaitTarget]) -> bool:
     _, instance, what = wait
     return instance is not None and what in instance.buckets
 

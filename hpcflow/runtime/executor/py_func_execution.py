@@ -30,7 +30,7 @@ class PyFuncCall:
 
     def __init__(self, instance: StepInstance, node: Node, inputs: tuple[Value, ...]) -> None:
         self.instance, self.node = instance, node
-        self.began, self.over, self.cancelled = 0.0, False, False
+        self.started_at, self.over, self.cancelled = 0.0, False, False
         self._error: BaseException | None = None
         self._values: tuple[Value, ...] = ()
         self._inputs = [np.array(x) for x in inputs]  # copies: the step may end first
@@ -55,14 +55,14 @@ class PyFuncCall:
     def cancel(self) -> None:
         """A function that has begun runs on; its results are discarded."""
         self.cancelled = True
-        if not self.began:
+        if not self.started_at:
             self._end()
 
     def _begin_in_turn(self) -> None:
         before = self._predecessor
-        if self.began or not (before is None or before.over or before.is_long()):
+        if self.started_at or not (before is None or before.over or before.is_long()):
             return
-        self.began, self._predecessor = time.monotonic(), None
+        self.started_at, self._predecessor = time.monotonic(), None
         compiled = self.instance.compiled
         run = compiled.device(self.node).kernel(self.node, compiled.specs(self.node))
         context = contextvars.copy_context()
@@ -71,7 +71,7 @@ class PyFuncCall:
 
     def is_long(self) -> bool:
         """Whether it has run for longer than `ALONE_S`."""
-        return bool(self.began) and time.monotonic() - self.began > ALONE_S
+        return bool(self.started_at) and time.monotonic() - self.started_at > ALONE_S
 
     def _run(self, function: KernelFunction) -> None:
         try:

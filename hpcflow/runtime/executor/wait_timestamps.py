@@ -10,28 +10,28 @@ from hpcflow.monitoring.wait_ledger import ANY, OWN, PATIENT, REQUEST
 from hpcflow.runtime.dynamic_types import Value
 from hpcflow.runtime.step.step_instance import StepInstance
 
-What = str | int | None  # of an instance is over: a segment, a wait by its name; None: a send
-Waiting = tuple[Request, "StepInstance | None", What]  # as in Executor.waits
+WaitTarget = str | int | None  # of an instance is over: a segment, a wait by its name; None: a send
+Waiting = tuple[Request, "StepInstance | None", WaitTarget]  # as in Executor.waits
 Blamed = tuple[str, int] | None  # what patient waits are for, and the rank that can end them
 MAX_SAMPLED_WAITS = 64  # most waits that are sampled in every pause
 SAMPLE_INTERVAL_S = 0.5  # seconds between two samples of the waits of a busy rank
 
 
 def wait_facts(
-    request: Request, instance: StepInstance | None, what: What
+    request: Request, instance: StepInstance | None, target: WaitTarget
 ) -> tuple[int, str, int, str]:
     """Step, operation with the user's line, awaited rank and kind, in the order of
     `WaitLedger.enter`.
 
-    `what` is None for a pending send.
+    `target` is None for a pending send.
     """
     if instance is None:
-        return 0, str(what), getattr(request, "peer", ANY), REQUEST
-    if what is None:
+        return 0, str(target), getattr(request, "peer", ANY), REQUEST
+    if target is None:
         return _send_facts(request, instance)
-    node = instance.part.nodes.get(what) if isinstance(what, str) else None
+    node = instance.part.nodes.get(target) if isinstance(target, str) else None
     if node is None:
-        return instance.step, str(what), ANY, "wait"
+        return instance.step, str(target), ANY, "wait"
     peer = OWN if node.row.waits and not node.row.collective else ANY
     peer = instance.link.ranks.get(node.attrs.get("source"), peer)
     return instance.step, f"{node.name}\n{node.line}", peer, node.type

@@ -72,7 +72,7 @@ class FailureNote:
         """Record that the first rank has printed."""
         self._add(_PRINTED_MARK)
 
-    def others(self) -> list[int]:
+    def signed_ranks(self) -> list[int]:
         """The ranks that have signed."""
         return sorted(int(line) for line in self._lines() if line.isdigit())
 
@@ -205,7 +205,7 @@ def _print_error(here: RankRole, error: BaseException, text: str) -> None:
     if note is not None and prints:
         note.mark_printed()
     time.sleep(LET_OTHERS_SIGN_S)
-    if note is not None and prints and (same := note.others()):
+    if note is not None and prints and (same := note.signed_ranks()):
         _print_line(here, f"the same on {rank_logging.rank_spans(same)}")
 
 
@@ -373,7 +373,7 @@ def on_rank_loss(here: RankRole, rank: int) -> None:
         error.died = rank
         raise error
     here.lost.append({"rank": rank, "task": task, "host": host})
-    for state, _ in list(here.store.others.values()):
+    for state, _ in list(here.store.other_states.values()):
         if hasattr(state, "lose"):  # state that tracks workers
             state.lose(here.roles.drivers.index(rank))
     if here.is_chief:

@@ -17,7 +17,9 @@ class CollectiveGuard:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._needed: tuple[str, str] | None = None  # the collective in progress: op, user's line
+        self._active_collective: tuple[str, str] | None = (
+            None  # the collective in progress: op, user's line
+        )
         self._is_upcoming: tuple[str, str] | None = None  # the next collective
         self.collectives_begun = 0  # number of collectives begun
         self._closed_by = -1  # rank of a replica whose program has ended
@@ -27,7 +29,7 @@ class CollectiveGuard:
         self._waits, self._waits_after = "", sys.maxsize
 
     @contextlib.contextmanager
-    def needed(self, op: str, line: str, later: bool = False) -> Iterator[None]:
+    def guard(self, op: str, line: str, later: bool = False) -> Iterator[None]:
         """Guard a collective of operation `op`: inside, it is an error if a replica has ended.
 
         With `later` the collective begins at `begin_collective`: an earlier wait may end the step.
@@ -39,16 +41,16 @@ class CollectiveGuard:
                 self.begin_collective()
             yield
         except BaseException:
-            if self._needed is not None:
+            if self._active_collective is not None:
                 self.collectives_begun -= 1  # other ranks may still wait for this rank in it
             raise
         finally:
-            self._is_upcoming = self._needed = None
+            self._is_upcoming = self._active_collective = None
 
     def begin_collective(self) -> None:
         """The step begins its collective. Errors: LonelyCollectiveError."""
-        if self._is_upcoming is not None and self._needed is None:
-            self._needed = self._is_upcoming
+        if self._is_upcoming is not None and self._active_collective is None:
+            self._active_collective = self._is_upcoming
             self.collectives_begun += 1
             self._check()
 
@@ -57,13 +59,13 @@ class CollectiveGuard:
         self._closed_by, self._closed_after = rank, together
         self._check()
 
-    def replica_at_barrier(self, rank: int, what: str, number: int, together: int) -> None:
-        """`rank` waits at barrier `number`, whose purpose is `what`, after `together` collectives.
+    def replica_at_barrier(self, rank: int, purpose: str, number: int, together: int) -> None:
+        """`rank` waits at barrier `number` of this `purpose`, after `together` collectives.
 
         Errors: LonelyCollectiveError.
         """
         if number == self.barriers_passed:  # else that barrier is over
-            self._waits, self._waits_after = f"{rank} came to {what}", together
+            self._waits, self._waits_after = f"{rank} came to {purpose}", together
             self._check()
 
     def barrier_over(self) -> None:
@@ -76,7 +78,7 @@ class CollectiveGuard:
 
         Its program has ended, or it waits at a barrier: to save, or with no steps left.
         """
-        if self._needed is None or self.collectives_begun <= min(
+        if self._active_collective is None or self.collectives_begun <= min(
             self._closed_after, self._waits_after
         ):
             return
@@ -84,8 +86,8 @@ class CollectiveGuard:
         raise LonelyCollectiveError(
             "this step sums over all replicas, but rank "
             + (f"{self._closed_by} has ended" if has_ended else f"{self._waits} instead"),
-            op=self._needed[0],
-            line=self._needed[1],
+            op=self._active_collective[0],
+            line=self._active_collective[1],
             rank=self._rank,
             hint="run this fetch the same number of times on every replica: give all of them the "
             "same samples, and have all of them save",

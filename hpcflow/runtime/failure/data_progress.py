@@ -25,10 +25,15 @@ class DataProgress:
         )
         self._losses: dict[int, list[Json]] = collections.defaultdict(list)
 
-    def record_batch(self, rank: int, it: BatchTrained) -> None:
+    def record_batch(self, rank: int, message: BatchTrained) -> None:
         """Record that `rank` has trained a batch."""
-        batches = self._last[it.session, rank]
-        batches[it.dataset, it.line] = (it.dataset, it.line, it.epoch, it.step)
+        batches = self._last[message.session, rank]
+        batches[message.dataset, message.line] = (
+            message.dataset,
+            message.line,
+            message.epoch,
+            message.step,
+        )
 
     def losses(self, session: int, lost: Iterable[int]) -> list[Json]:
         """The dead ranks, in a fixed order, each with its last batches when first asked for."""

@@ -59,18 +59,18 @@ def install_faults(here: RankRole) -> None:
 class FaultInjector(StepObserver):
     """The faults of one rank, and the number of training steps that it has begun."""
 
-    def __init__(self, here: RankRole, mine: Sequence[InjectedFault]) -> None:
+    def __init__(self, here: RankRole, faults: Sequence[InjectedFault]) -> None:
         self.here, self.executor = here, here.executor
         self.steps = 0
-        self.left = list(mine)  # faults that have not been injected yet
-        self._slow_faults = [fault for fault in mine if fault.kind == "slow"]
-        self._nan_faults = [fault for fault in mine if fault.kind == "nan"]
+        self.pending = list(faults)  # faults that have not been injected yet
+        self._slow_faults = [fault for fault in faults if fault.kind == "slow"]
+        self._nan_faults = [fault for fault in faults if fault.kind == "nan"]
         self._reported: set[str] = set()  # plans already reported to lack the operation of a fault
         self._since, self._waited = 0.0, 0.0  # clock and waiting time at the last step, seconds
         here.observe(self)
         if self._slow_faults and not here.is_driver:
             self.executor.observe(SlowSegments(self))
-        full = [fault for fault in mine if fault.kind == "disk-full"]
+        full = [fault for fault in faults if fault.kind == "disk-full"]
         if full:
             checkpoint_observers.append(FullDisk(self, full))
         atexit.register(self.end)
@@ -87,7 +87,7 @@ class FaultInjector(StepObserver):
         self.steps += 1
         if self._slow_faults and self.here.is_driver:
             self._drag_step()
-        for fault in [pending for pending in self.left if pending.step == self.steps]:
+        for fault in [pending for pending in self.pending if pending.step == self.steps]:
             if fault.kind in SIGNALS:
                 self.log_injection(fault)
                 os.kill(os.getpid(), SIGNALS[fault.kind])
@@ -97,13 +97,13 @@ class FaultInjector(StepObserver):
 
     def log_injection(self, fault: InjectedFault) -> None:
         """Log that a fault is injected now."""
-        self.left.remove(fault)
+        self.pending.remove(fault)
         rank, step = self.here.rank, self.steps
         logger.warning("injected on rank %d at its step %d: %s", rank, step, fault)
 
     def end(self) -> None:
         """At exit: warn of this rank's faults that were not injected."""
-        for fault in self.left:
+        for fault in self.pending:
             logger.warning(
                 "%s did not come: rank %d has begun %d training steps",
                 *(fault, self.here.rank, self.steps),
@@ -116,7 +116,7 @@ class FaultInjector(StepObserver):
         factor = 1.0
         for fault in self._slow_faults:
             if self.steps >= fault.step:
-                if fault in self.left:
+                if fault in self.pending:
                     self.log_injection(fault)
                 factor *= fault.factor
         return factor
@@ -168,7 +168,7 @@ class FaultInjector(StepObserver):
     def _due(self, fault: InjectedFault) -> Callable[[], bool]:
         def due() -> bool:
             now = fault.step in (0, self.steps)
-            if now and fault in self.left:
+            if now and fault in self.pending:
                 self.log_injection(fault)
             return now
 
@@ -321,7 +321,7 @@ class FullDisk(StepObserver):
         number = self._drafts.index(draft) + 1
         for fault in self._full:
             if self._rehearsal.steps >= fault.step and fault.save in (0, number):
-                if fault in self._rehearsal.left:
+                if fault in self._rehearsal.pending:
                     self._rehearsal.log_injection(fault)
                 return True
         return False

@@ -35,7 +35,7 @@ from hpcflow.runtime.step.step_instance import StepInstance
 if TYPE_CHECKING:
     from hpcflow.ops.random.random_kernels import DrawCount
 
-Made = TypeVar("Made")
+StorageT = TypeVar("StorageT")
 
 
 class StepInterrupted(HpcflowError):
@@ -90,9 +90,9 @@ class ReplicaLossRecovery:
         here: RankRole,
         base: Communicator,
         join_sums: Callable[[Communicator], None],
-        tell: Callable[[int, Header], None],
+        send_header: Callable[[int, Header], None],
     ) -> None:
-        """`tell` sends a header to a rank."""
+        """`send_header` sends a header to a rank."""
         if here.devices_sum:
             raise LaunchError(
                 "survive=1, but sums by NCCL cannot go on when a GPU's rank has died",
@@ -100,7 +100,7 @@ class ReplicaLossRecovery:
                 hint="set HPCFLOW_COMM=shared (sums on the hosts), or leave out --survive",
             )
         self._rank, self._executor = here, here.executor
-        self._join_sums, self._send = join_sums, tell
+        self._join_sums, self._send = join_sums, send_header
         self._executor.keep_joint_steps()
         self._base: Any = base  # an MpiCommunicator: no other is fault tolerant
         self._verdicts = CommitDecision()  # on the chief
@@ -155,7 +155,7 @@ class ReplicaLossRecovery:
             )
         return flights[0] if flights else None
 
-    def made(self, instance: StepInstance) -> None:
+    def commit_step(self, instance: StepInstance) -> None:
         """A joint step has ended; it is committed unless it failed on this replica."""
         if instance.error is not None:
             return
@@ -199,12 +199,12 @@ class ReplicaLossRecovery:
             else:
                 self._send(rank, verdict)
 
-    def apply_verdict(self, it: RecoveryVerdict) -> None:
+    def apply_verdict(self, message: RecoveryVerdict) -> None:
         """Apply the chief's verdict: commit the step in flight, or interrupt it."""
-        if it.recovery != self.round:
+        if message.recovery != self.round:
             return
         flight = self._flight()
-        if it.verdict == COMMIT:
+        if message.verdict == COMMIT:
             assert flight is not None, "who has voted has a step in flight"
             self._executor.mark_over(flight, VOTE)
             return
@@ -253,7 +253,7 @@ class ReplicaLossRecovery:
                 "1 replica comes" if count == 1 else f"{count} replicas come",
             )
 
-    def make(self, storage: Callable[[], Made]) -> Made:
+    def make(self, storage: Callable[[], StorageT]) -> StorageT:
         """The storage for allreduces that `storage` creates, on all live replicas or on none.
 
         Errors: Interrupted on all if it failed on one, for instance because another has died.

@@ -12,26 +12,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-Place = tuple[int, int]  # of a batch: epoch and step
+BatchPosition = tuple[int, int]  # of a batch: epoch and step
 
 
 class DataShard(NamedTuple):
-    """The share of `worker` in one of `every` global batches, selected by `rest`."""
+    """The share of `worker` in one of `modulus` global batches, selected by `remainder`."""
 
     worker: int
-    every: int = 1
+    modulus: int = 1
     remainder: int = 0
 
     def has(self, epoch: int, step: int) -> bool:
         """Whether the global batch of this epoch and step is one of them."""
-        return (epoch + step) % self.every == self.remainder
+        return (epoch + step) % self.modulus == self.remainder
 
 
 class WorkerLoss(NamedTuple):
     """A worker that has died, and the place of the last trained batch of each of its lines."""
 
     worker: int
-    last_batches: Mapping[int, Place]  # by the numbers of its lines
+    last_batches: Mapping[int, BatchPosition]  # by the numbers of its lines
 
 
 class ShardAssignment:
@@ -41,12 +41,12 @@ class ShardAssignment:
         self._workers = workers
         self._living = list(range(workers))
         self._holders = {DataShard(worker): worker for worker in self._living}
-        self.places: dict[DataShard, Place] = {}  # lines of the dead -> last trained batch
+        self.places: dict[DataShard, BatchPosition] = {}  # lines of the dead -> last trained batch
         for loss in losses:
             self._reassign(loss)
 
     def _reassign(self, loss: WorkerLoss) -> None:
-        lines = self.of(loss.worker)
+        lines = self.shards_of(loss.worker)
         self._living.remove(loss.worker)
         for number, line in lines.items():
             del self._holders[line]
@@ -60,14 +60,14 @@ class ShardAssignment:
         """Split a whole share among all live workers; a piece of a share is not split again."""
         count = len(self._living)
         return (
-            [line] if line.every > 1 else [DataShard(line.worker, count, i) for i in range(count)]
+            [line] if line.modulus > 1 else [DataShard(line.worker, count, i) for i in range(count)]
         )
 
     def _load(self, worker: int) -> Fraction:
         lines = (line for line, holder in self._holders.items() if holder == worker)
-        return sum((Fraction(1, line.every) for line in lines), Fraction())
+        return sum((Fraction(1, line.modulus) for line in lines), Fraction())
 
-    def of(self, worker: int) -> dict[int, DataShard]:
+    def shards_of(self, worker: int) -> dict[int, DataShard]:
         """The lines of a worker by their numbers, which never change; its own share is number 0."""
         lines = sorted(line for line, holder in self._holders.items() if holder == worker)
         return dict(sorted((self._number(line, worker), line) for line in lines))
@@ -77,17 +77,17 @@ class ShardAssignment:
         return 0 if is_own else 1 + line.worker + self._workers * line.remainder
 
     def last_batches_by_share(
-        self, told: Mapping[int, Mapping[int, Place]]
-    ) -> list[Sequence[Place | None]]:
-        """The last trained batches of each worker's share; of its pieces by `rest` if it is split.
+        self, last_batches: Mapping[int, Mapping[int, BatchPosition]]
+    ) -> list[Sequence[BatchPosition | None]]:
+        """The last trained batches of each worker's share; of its pieces by `remainder` if split.
 
-        `told` has the places of the last batches of live workers, by worker and line number.
+        `last_batches` has those of live workers, by worker and line number.
         """
         places = dict(self.places)
-        for worker, some in told.items():
-            lines = self.of(worker)
+        for worker, some in last_batches.items():
+            lines = self.shards_of(worker)
             places |= {lines[number]: place for number, place in some.items() if number in lines}
-        batches: list[list[Place | None]] = [[] for _ in range(self._workers)]
+        batches: list[list[BatchPosition | None]] = [[] for _ in range(self._workers)]
         for line in sorted(self._holders):
             batches[line.worker].append(places.get(line))
         return list(batches)

@@ -19,7 +19,7 @@ from hpcflow.runtime.session.session_seed import SessionSeed
 
 
 def check_agreement(
-    context: RankContext, graph: Graph, wanted: Sequence[Tensor | Operation], seed: SessionSeed
+    context: RankContext, graph: Graph, requested: Sequence[Tensor | Operation], seed: SessionSeed
 ) -> None:
     """Check that all drivers are about to register the same plan with collectives.
 
@@ -32,10 +32,10 @@ def check_agreement(
     drivers = context.drivers
     if drivers is None or drivers.size == 1:
         return
-    fetches = ", ".join(w.name for w in wanted)
-    digests = _needed_digests(graph, wanted)
+    fetches = ", ".join(w.name for w in requested)
+    digests = _needed_digests(graph, requested)
     hasher = hashlib.blake2b(repr([fetches, [d.digest for d in digests]]).encode(), digest_size=7)
-    if _same_everywhere(context, int(hasher.hexdigest(), 16), wanted[0], seed):
+    if _same_everywhere(context, int(hasher.hexdigest(), 16), requested[0], seed):
         return
     texts = drivers.gather_text(json.dumps([fetches, hasher.hexdigest()]))
     verdict = json.dumps(_compare_graphs(texts)) if texts is not None else None
@@ -43,7 +43,7 @@ def check_agreement(
     if comparison["lonely"]:
         raise LonelyCollectiveError(
             comparison["message"],
-            op=wanted[0].name,
+            op=requested[0].name,
             rank=context.rank,
             hint="run fetches that train on every replica, in the same order",
         )
@@ -67,7 +67,7 @@ def _same_everywhere(
     short = context.survival is not None and context.survival.has_unrecovered_loss
     both = np.array([number, -number, short, seed.session], np.int64)
     op = first if isinstance(first, Operation) else first.op
-    with context.control.collective_guard.needed(op.name, op.line):
+    with context.control.collective_guard.guard(op.name, op.line):
         context.executor.finish(context.drivers.all_reduce(both, "max"), "agreement on a plan")
     if both[2]:
         raise StepInterrupted("a replica has died")
@@ -75,12 +75,12 @@ def _same_everywhere(
     return int(both[0]) == -int(both[1])
 
 
-def _needed_digests(graph: Graph, wanted: Sequence[Tensor | Operation]) -> list[OpDigest]:
+def _needed_digests(graph: Graph, fetches: Sequence[Tensor | Operation]) -> list[OpDigest]:
     """Digests of the operations that the fetches need, and of the registered passes.
 
     The rest of the graph may differ.
     """
-    stack = [w if isinstance(w, Operation) else w.op for w in wanted]
+    stack = [w if isinstance(w, Operation) else w.op for w in fetches]
     names: set[str] = set()
     while stack:
         op = stack.pop()

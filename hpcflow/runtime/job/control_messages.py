@@ -71,7 +71,7 @@ class DrivenPlan(Protocol):
         """True while a step of the plan is in flight."""
         ...
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """End the steps in flight with a CancelledError, and begin no more."""
         ...
 
@@ -213,7 +213,7 @@ class MessageDispatcher:
         """
         stop = self._host.stop
         if stop.forward_targets:
-            stop.pass_on(lambda rank, number: self.tell(rank, StopRequest(number)))
+            stop.pass_on(lambda rank, number: self.send(rank, StopRequest(number)))
         channel, handled = self._channel, 0
         while handled < self._max_body_bytes:
             came = channel.test()
@@ -266,41 +266,47 @@ class MessageDispatcher:
         else:
             self.early_steps[driver, plan] = (slot, step)
 
-    def _cancel(self, source: int, it: CancelStep, body: bytes) -> None:
-        served = self.served[source, it.plan]
-        cancel = functools.partial(served.cancel, self.executor, it.instance, it.step)
+    def _cancel(self, source: int, message: CancelStep, body: bytes) -> None:
+        served = self.served[source, message.plan]
+        cancel = functools.partial(served.cancel, self.executor, message.instance, message.step)
         self.executor.inbox.append(cancel)
 
-    def _session_closed(self, source: int, it: SessionClosed, body: bytes) -> None:
-        self.executor.inbox.append(functools.partial(self._host.close_store, source, it.session))
+    def _session_closed(self, source: int, message: SessionClosed, body: bytes) -> None:
+        self.executor.inbox.append(
+            functools.partial(self._host.close_store, source, message.session)
+        )
 
-    def _forget(self, source: int, it: ForgetPlan, body: bytes) -> None:
-        served = self.served.pop((source, it.plan), None)
+    def _forget(self, source: int, message: ForgetPlan, body: bytes) -> None:
+        served = self.served.pop((source, message.plan), None)
         if served is not None:
             self.executor.inbox.append(served.forget)
 
-    def _failed(self, source: int, it: StepFailed, body: bytes) -> None:
-        driven = self.driven.get(it.plan)
+    def _failed(self, source: int, message: StepFailed, body: bytes) -> None:
+        driven = self.driven.get(message.plan)
         if driven is not None:
-            driven.failed_elsewhere(it.instance, it.step, error_serialization.decode_error(body))
+            driven.failed_elsewhere(
+                message.instance, message.step, error_serialization.decode_error(body)
+            )
 
-    def _call(self, source: int, it: CallService, body: bytes) -> None:
+    def _call(self, source: int, message: CallService, body: bytes) -> None:
         self._answer(body, functools.partial(self._reply, source))
 
     def _answer(self, body: bytes, reply: Reply) -> None:
         # deferred by the inbox: a segment that polls may call this with state half updated
         self.executor.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
 
-    def _waits_at_barrier(self, source: int, it: WaitsAtBarrier, body: bytes) -> None:
-        self.collective_guard.replica_at_barrier(source, body.decode(), it.barriers, it.collectives)
+    def _waits_at_barrier(self, source: int, message: WaitsAtBarrier, body: bytes) -> None:
+        self.collective_guard.replica_at_barrier(
+            source, body.decode(), message.barriers, message.collectives
+        )
 
-    def _replica_position(self, source: int, it: ReplicaPosition, body: bytes) -> None:
+    def _replica_position(self, source: int, message: ReplicaPosition, body: bytes) -> None:
         if self._host.survival is not None:
-            self._host.survival.receive_position(source, it)
+            self._host.survival.receive_position(source, message)
 
-    def _recovery_verdict(self, source: int, it: RecoveryVerdict, body: bytes) -> None:
+    def _recovery_verdict(self, source: int, message: RecoveryVerdict, body: bytes) -> None:
         if self._host.survival is not None:
-            self._host.survival.apply_verdict(it)
+            self._host.survival.apply_verdict(message)
 
     def _handle_deaths(self) -> None:
         """Handle the ranks that have died: abandon the plans that they drove here."""
@@ -318,7 +324,7 @@ class MessageDispatcher:
             raise CommError(f"rank {source} announces a message of {size} bytes")
         buffer = np.empty(size, np.uint8)
         wait_for_requests(
-            self.comm.recv(buffer, source, BODY_TAG), what=f"a message body of rank {source}"
+            self.comm.recv(buffer, source, BODY_TAG), label=f"a message body of rank {source}"
         )
         return buffer.tobytes()
 
@@ -339,7 +345,7 @@ class MessageDispatcher:
         link, driver = PartitionPeers(self.executor, *links), facts.get("driver", source)
         self._host.counts.serve(facts)
         if driver == self.comm.rank:
-            entry = ServerDrivenPlan(self.executor, plan, compiled, link, facts["peers"], self.tell)
+            entry = ServerDrivenPlan(self.executor, plan, compiled, link, facts["peers"], self.send)
             self.driven[plan] = entry
             self.repeated.append(entry)
             self.executor.inbox.append(entry.begin)
@@ -358,7 +364,7 @@ class MessageDispatcher:
         error = instance.error
         if error is not None and not isinstance(error, MissingValueError):
             body = error_serialization.encode_error(error)
-            self.tell(driver, StepFailed(plan, instance.slot, instance.step), body)
+            self.send(driver, StepFailed(plan, instance.slot, instance.step), body)
 
     def _reply(self, source: int, answer: Json) -> None:
         text = np.frombuffer(json.dumps(answer).encode(), np.uint8)
@@ -368,7 +374,7 @@ class MessageDispatcher:
 
     # -- messages of a driver
 
-    def tell(self, rank: int, header: Header, body: bytes = b"") -> None:
+    def send(self, rank: int, header: Header, body: bytes = b"") -> None:
         """Send a header, followed by a body; the caller holds the progress lock."""
         message = header.encode(len(body))
         self.executor.wait_for(self.comm.send(message, rank, HEADER_TAG), None, "header")
@@ -382,13 +388,13 @@ class MessageDispatcher:
 
         head = json.dumps(facts).encode()
         body = len(head).to_bytes(8, "little") + head + partition_codec.encode_partition(part)
-        self.tell(rank, RegisterPlan(plan), body)
+        self.send(rank, RegisterPlan(plan), body)
 
     def declare(self, server: int, parts: Iterable[Partition]) -> None:
         """Send what the partitions `parts` need of servers to `server`, the first of them."""
         body = self.declared.new(parts)
         if body:
-            self.tell(server, DeclareVariables(), body)
+            self.send(server, DeclareVariables(), body)
 
     def cancel_driven(self) -> None:
         """At exit: cancel the steps that other threads still wait for, on all their ranks."""
@@ -413,11 +419,11 @@ class MessageDispatcher:
 
     def note(self, rank: int, number: int) -> None:
         """Append a number to the `notes` of another driver."""
-        self.executor.run_locked(lambda: self.tell(rank, SendNumber(number)), lambda: True)
+        self.executor.run_locked(lambda: self.send(rank, SendNumber(number)), lambda: True)
 
     def post(self, rank: int, request: Json) -> None:
         """Call a service of a rank without an answer; the caller holds the progress lock."""
-        self.tell(rank, PostRequest(), json.dumps(request).encode())
+        self.send(rank, PostRequest(), json.dumps(request).encode())
 
     def ask_report(self, rank: int) -> Json:
         """Request the report of a served rank and wait for it."""
@@ -440,7 +446,7 @@ class MessageDispatcher:
         def begin() -> None:
             for rank, (header, body) in messages.items():
                 replies[rank] = self.comm.recv(sizes[rank], rank, REPLY_TAG)
-                self.tell(rank, header, body)
+                self.send(rank, header, body)
 
         def answers() -> dict[int, Json]:
             by_rank = {}

@@ -102,17 +102,21 @@ def register_leave() -> None:
         atexit.register(_current.leave)
 
 
-def _create_context(settings: Settings, place: launcher_detection.LaunchedRank) -> RankContext:
+def _create_context(
+    settings: Settings, launched_rank: launcher_detection.LaunchedRank
+) -> RankContext:
     from hpcflow.comm import mpi_communicator, mpi_library
     from hpcflow.comm.polling_backoff import crowded_hosts
 
     if settings.survive:
-        launcher_detection.check_survive(place)
-    launcher_detection.check_library(place, mpi_library.build_facts())
-    with abort_on_error.abort_on_exception(place.rank, place.size, settings, mpi_library.abort):
+        launcher_detection.check_survive(launched_rank)
+    launcher_detection.check_library(launched_rank, mpi_library.build_facts())
+    with abort_on_error.abort_on_exception(
+        launched_rank.rank, launched_rank.size, settings, mpi_library.abort
+    ):
         world = mpi_communicator.world()
         srun_rank_supervisor.share_connection()
-    launcher_detection.check_world(place, world.size, mpi_library.library_version())
+    launcher_detection.check_world(launched_rank, world.size, mpi_library.library_version())
     with abort_on_error.abort_on_exception(world.rank, world.size, settings, mpi_library.abort):
         if world.rank == 0:
             failure_json.prepare_folder(settings.run_dir)

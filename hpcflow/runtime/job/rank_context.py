@@ -62,7 +62,7 @@ class BackgroundWork(Protocol):
         """Wait for its end."""
         ...
 
-    def handle_message(self, told: Json) -> None:
+    def handle_message(self, message: Json) -> None:
         """Handle a message of another rank about it; called with the progress lock held."""
         ...
 
@@ -164,7 +164,7 @@ class RankContext(RankRole):
 
     def _send(self, rank: int, header: Header) -> None:
         assert self.control is not None
-        self.control.tell(rank, header)
+        self.control.send(rank, header)
 
     def lose(self, rank: int) -> None:
         """Handle the death of `rank`. Errors: DeathError if the job cannot continue."""
@@ -185,7 +185,7 @@ class RankContext(RankRole):
         on_gpu = self.on_gpu
         kind = zlib.crc32(self.cluster.devices[0].partition(":")[0].encode())
         both = np.array([kind, -kind], np.int64)
-        wait_for_requests(group.all_reduce(both, "max"), what="on what devices the others run")
+        wait_for_requests(group.all_reduce(both, "max"), label="on what devices the others run")
         if both[0] != -both[1]:
             # the plans, too, must sum on the hosts: the kinds of device differ
             self.settings, on_gpu = without_nccl(group, self.settings), False
@@ -209,7 +209,7 @@ class RankContext(RankRole):
 
     def compile(
         self,
-        made: LoweredPartition,
+        lowered: LoweredPartition,
         store: StateStore | None = None,
         label: str = "",
         driver: int = -1,
@@ -227,7 +227,7 @@ class RankContext(RankRole):
         store = self.store if store is None else store
         store.compile_for(driver, None if seed is None else SessionSeed(*seed))
         compiled = CompiledPartition(
-            made, self.devices, store, label, (*self.observers, *observers)
+            lowered, self.devices, store, label, (*self.observers, *observers)
         )
         compiled.trains = trains
         compiled.expected_memory = self.expected
@@ -259,8 +259,8 @@ class RankContext(RankRole):
 
     # -- collectives of the drivers
 
-    def meet(self, what: str) -> None:
-        """Barrier of all drivers; `what` names its purpose.
+    def meet(self, purpose: str) -> None:
+        """Barrier of all drivers; `purpose` names its purpose.
 
         Errors: LonelyCollectiveError on all of them if the purposes differ.
         """
@@ -269,15 +269,15 @@ class RankContext(RankRole):
         self._step_aside()
         if meetings is None or meetings.size == 1:
             return
-        self._notify_next_driver(WaitsAtBarrier, what)
-        number = zlib.crc32(what.encode())
+        self._notify_next_driver(WaitsAtBarrier, purpose)
+        number = zlib.crc32(purpose.encode())
         both = np.array([number, -number], np.int64)
-        self.executor.finish(meetings.all_reduce(both, "max"), what)
+        self.executor.finish(meetings.all_reduce(both, "max"), purpose)
         if self.control is not None:
             self.control.collective_guard.barrier_over()
         if both[0] == -both[1]:
             return
-        texts = meetings.gather_text(what)
+        texts = meetings.gather_text(purpose)
         merged = rank_logging.merge_warnings([{text: 1} for text in texts or []])
         each = "; ".join(f"{text} ({ranks.partition(', ')[2]})" for text, ranks in merged.items())
         raise LonelyCollectiveError(
@@ -341,14 +341,14 @@ class RankContext(RankRole):
             **self.counts.report(traffic),
         }
 
-    def reports(self, mine: Json | None = None) -> list[Json] | None:
+    def reports(self, local_report: Json | None = None) -> list[Json] | None:
         """The reports of all ranks, on the chief; None elsewhere. All drivers call it.
 
-        `mine` is merged into this driver's report.
+        `local_report` is merged into this driver's report.
         """
         import json
 
-        own_report = {**self.report(), **(mine or {})}
+        own_report = {**self.report(), **(local_report or {})}
         if self.control is None:
             return [own_report]
         self.meet("gathering the results")
@@ -374,7 +374,7 @@ class RankContext(RankRole):
         Collective over all ranks; logs their warnings about cores.
         """
         chosen = cpu_threads.chosen_threads()
-        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.why}), "
+        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.reason}), "
         texts = [f"{thread_text}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
             texts = self.world.gather_text(texts[0]) or []
@@ -405,7 +405,7 @@ class RankContext(RankRole):
             self.profile.finish()
         if self.control is None or self.world is None:
             if self.profile is not None:
-                self.profile.tell()
+                self.profile.report()
             return
         self._has_left = True
         rank_logging.hand_over_counts()
@@ -416,10 +416,10 @@ class RankContext(RankRole):
             self._notify_next_driver(ProgramEnds)
             self._last_barrier()
             if self.profile is not None:
-                self.profile.tell()
+                self.profile.report()
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
-                    self._tell(rank, DriverLeaves())
+                    self._send_message(rank, DriverLeaves())
         self.control.close()
         if self.watching is not None:
             self.watching.end()
@@ -436,7 +436,7 @@ class RankContext(RankRole):
             raise
 
     def _notify_next_driver(
-        self, header: type[WaitsAtBarrier] | type[ProgramEnds], what: str = ""
+        self, header: type[WaitsAtBarrier] | type[ProgramEnds], purpose: str = ""
     ) -> None:
         """Notify the next driver, so that one that still waits in a collective fails with a reason.
 
@@ -447,13 +447,15 @@ class RankContext(RankRole):
             message = header(
                 control.collective_guard.barriers_passed, control.collective_guard.collectives_begun
             )
-            self._tell(drivers[(self.replica + 1) % len(drivers)], message, what.encode())
+            self._send_message(
+                drivers[(self.replica + 1) % len(drivers)], message, purpose.encode()
+            )
 
-    def _tell(self, rank: int, message: Header, body: bytes = b"") -> None:
+    def _send_message(self, rank: int, message: Header, body: bytes = b"") -> None:
         assert self.control is not None
         control, executor = self.control, self.executor
         executor.run_locked(
-            lambda: control.tell(rank, message, body),
+            lambda: control.send(rank, message, body),
             lambda: not any(what in ("header", "body") for _, _, what in executor.waits),
         )
 

@@ -268,11 +268,13 @@ def _serving_ranks(settings: Settings, world: Communicator | None) -> tuple[list
         return serves.nonzero()[0].tolist(), seed
     seed = int(world.broadcast_text(str(seed) if world.rank == 0 else None))
     wait_for_requests(
-        world.all_reduce(serves, "max"), what="whether ranks were started with --serve"
+        world.all_reduce(serves, "max"), label="whether ranks were started with --serve"
     )
     if not serves[0]:
         return [], seed
     serves = np.zeros(world.size, np.int32)
     serves[world.rank] = settings.serve
-    wait_for_requests(world.all_reduce(serves, "max"), what="which ranks were started with --serve")
+    wait_for_requests(
+        world.all_reduce(serves, "max"), label="which ranks were started with --serve"
+    )
     return serves.nonzero()[0].tolist(), seed

@@ -92,11 +92,11 @@ class StopSignal:
         else:
             signal.raise_signal(number)
 
-    def pass_on(self, tell: Callable[[int, int], None]) -> None:
-        """Call `tell(rank, number)`, once, for each rank to which this rank passes requests on."""
+    def pass_on(self, send: Callable[[int, int], None]) -> None:
+        """Call `send(rank, number)`, once, for each rank to which this rank passes requests on."""
         self.forward_targets = False
         for rank in self._to:
-            tell(rank, self.number)
+            send(rank, self.number)
 
 
 def _note_late_request(number: int, frame: FrameType | None = None) -> None:

@@ -17,11 +17,11 @@ UNMANAGED_TRAINING = (
 _warned_contexts: weakref.WeakSet[RankContext] = weakref.WeakSet()
 
 
-def warn_unsaved_training(context: RankContext, why: str) -> None:
-    """Warn on the chief, once, of the time left to the job and `why` its training is lost."""
-    if not why or not context.is_chief or context in _warned_contexts:
+def warn_unsaved_training(context: RankContext, reason: str) -> None:
+    """Warn on the chief, once, of the time left to the job and the `reason` for the loss."""
+    if not reason or not context.is_chief or context in _warned_contexts:
         return
     _warned_contexts.add(context)
     remaining = seconds_left(context.settings)
     if remaining < math.inf:
-        logger.warning("this job ends in %s, and %s", short_duration(remaining), why)
+        logger.warning("this job ends in %s, and %s", short_duration(remaining), reason)

@@ -14,7 +14,7 @@ import time
 from hpcflow.comm.communicator import Request
 from hpcflow.runtime.dynamic_types import Json
 from hpcflow.runtime.executor.executor import Executor
-from hpcflow.runtime.executor.wait_timestamps import What
+from hpcflow.runtime.executor.wait_timestamps import WaitTarget
 from hpcflow.runtime.step.step_instance import StepInstance, StepObserver
 
 Event = tuple[str, str, str, int, int, int]  # ph, cat, name, step, ns, duration or number
@@ -40,14 +40,16 @@ class WaitRecorder(StepObserver):
         self._number = 0
         self._begun: dict[int, tuple[str, int, int]] = {}  # id of a request -> its wait
 
-    def wait_begin(self, request: Request, instance: StepInstance | None, what: What) -> None:
+    def wait_begin(
+        self, request: Request, instance: StepInstance | None, target: WaitTarget
+    ) -> None:
         """Record the begin of a wait."""
         self._number += 1
         step = instance.step if instance is not None else 0
-        wait = self._begun[id(request)] = str(what or "send"), step, self._number
+        wait = self._begun[id(request)] = str(target or "send"), step, self._number
         self._note("b", wait)
 
-    def wait_end(self, request: Request, instance: StepInstance | None, what: What) -> None:
+    def wait_end(self, request: Request, instance: StepInstance | None, target: WaitTarget) -> None:
         """Record the end of a wait that has begun since this observer listens."""
         wait = self._begun.pop(id(request), None)
         if wait is not None:

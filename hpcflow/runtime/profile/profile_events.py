@@ -36,7 +36,7 @@ class ProfileWindow:
     steps: int = -1  # number of ended steps; -1: the last warm-up step, which runs the timed code
     offset: int = 0  # time.time_ns minus the clock of the window
     places: list[CodePlace] = dataclasses.field(default_factory=list)
-    made: dict[CompiledPartition, tuple[KernelFunction, list[int]]] = dataclasses.field(
+    timed_code: dict[CompiledPartition, tuple[KernelFunction, list[int]]] = dataclasses.field(
         default_factory=dict
     )
     events: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)

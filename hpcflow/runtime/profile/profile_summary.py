@@ -84,10 +84,10 @@ def operation_rows(window: ProfileWindow, peaks: dict[str, RooflinePeaks]) -> li
     return sorted(joined.values(), key=lambda row: -row["seconds"])
 
 
-def rows_by_type(found: Sequence[Json]) -> list[Json]:
+def rows_by_type(op_rows: Sequence[Json]) -> list[Json]:
     """The rows of kernels summed by the type of operation, sorted by descending time."""
     sums: dict[str, Json] = {}
-    for row in found:
+    for row in op_rows:
         if row["kind"] != "kernels":
             continue
         zero = {"calls": 0, "seconds": 0.0, "share": 0.0, "flops": 0, "bytes": 0, "peak": 0.0}
@@ -104,9 +104,9 @@ def rows_by_type(found: Sequence[Json]) -> list[Json]:
     return sorted(sums.values(), key=lambda acc: -acc["seconds"])
 
 
-def roofline_seconds(found: Sequence[Json]) -> float:
+def roofline_seconds(op_rows: Sequence[Json]) -> float:
     """Seconds that the operations would take at the machine's peak (roofline)."""
-    return sum((row["peak_share"] or 0.0) * row["seconds"] for row in found)
+    return sum((row["peak_share"] or 0.0) * row["seconds"] for row in op_rows)
 
 
 def wait_rows(window: ProfileWindow) -> list[Json]:
@@ -172,8 +172,8 @@ def _node_dtype(node: Node, compiled: CompiledPartition) -> str:
     return next((str(spec.dtype) for spec in specs if spec.dtype not in OPAQUE), "float32")
 
 
-def _rate(amount: float | None, spent: float) -> float | None:
-    return None if amount is None or not spent else amount / spent / 1e9
+def _rate(amount: float | None, seconds: float) -> float | None:
+    return None if amount is None or not seconds else amount / seconds / 1e9
 
 
 def _run_counts(
@@ -189,14 +189,14 @@ def _run_counts(
     return counts
 
 
-def _event_kind(place: CodePlace) -> str:
-    if place.kind in PYTHON:
+def _event_kind(code_place: CodePlace) -> str:
+    if code_place.kind in PYTHON:
         return "python"
-    node = place.compiled.part.nodes.get(place.node)
-    if place.kind == "op" and node is not None:
+    node = code_place.compiled.part.nodes.get(code_place.node)
+    if code_place.kind == "op" and node is not None:
         if node.row.collective or node.row.message in ("send", "pack"):
             return "messages"
-    return "kernels" if place.kind == "op" else place.kind
+    return "kernels" if code_place.kind == "op" else code_place.kind
 
 
 # -- spans of time
@@ -237,18 +237,18 @@ def span_union(spans: Iterable[Span]) -> list[Span]:
     return out
 
 
-def span_difference(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+def span_difference(spans: Sequence[Span], subtracted: Sequence[Span]) -> list[Span]:
     """The difference `spans` minus `others`; both are disjoint and in order."""
     out: list[Span] = []
     j = 0
     for start, end in spans:
-        while j < len(others) and others[j][1] <= start:
+        while j < len(subtracted) and subtracted[j][1] <= start:
             j += 1
         k = j
-        while k < len(others) and others[k][0] < end:
-            if others[k][0] > start:
-                out.append((start, others[k][0]))
-            start = max(start, others[k][1])
+        while k < len(subtracted) and subtracted[k][0] < end:
+            if subtracted[k][0] > start:
+                out.append((start, subtracted[k][0]))
+            start = max(start, subtracted[k][1])
             k += 1
         if start < end:
             out.append((start, end))

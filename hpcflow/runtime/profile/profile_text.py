@@ -40,16 +40,16 @@ def profile_text(first: Json) -> str:
     return "\n".join(parts)
 
 
-def _rank_label(one: Json) -> str:
-    return f"rank {one['rank']} ({one['task']} on {one['host']})"
+def _rank_label(profile: Json) -> str:
+    return f"rank {profile['rank']} ({profile['task']} on {profile['host']})"
 
 
 def _peak(facts: Json) -> str:
     return RooflinePeaks(**facts).text()
 
 
-def _milliseconds(spent: float) -> str:
-    return f"{spent * 1e3:.4g} ms"
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms"
 
 
 def _percent(part: float | None) -> str:
@@ -60,26 +60,26 @@ def _number(value: float | None) -> str:
     return "" if not value else f"{value:.3g}"
 
 
-def _kind_table(one: Json) -> str:
-    wall, steps = one["wall_seconds"], one["steps"]
+def _kind_table(profile: Json) -> str:
+    wall, steps = profile["wall_seconds"], profile["steps"]
     rows = [
         (KIND_TEXTS[name], f"{1e3 * took / steps:.4g}", _percent(took / wall))
-        for name, took in one["seconds"].items()
+        for name, took in profile["seconds"].items()
         if took > 0
     ]
     return format_table(("where the time goes", "ms a step", "share"), rows)
 
 
-def _type_table(one: Json) -> str:
-    rows = [(f"{row['type']} ({row['ops']})", *_columns(row, one)) for row in one["types"]]
+def _type_table(profile: Json) -> str:
+    rows = [(f"{row['type']} ({row['ops']})", *_columns(row, profile)) for row in profile["types"]]
     header = ("type (ops)", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak")
     return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
 
-def _op_table(one: Json) -> str:
-    listed = [row for row in one["ops"] if row["kind"] == "kernels"]
+def _op_table(profile: Json) -> str:
+    listed = [row for row in profile["ops"] if row["kind"] == "kernels"]
     rows = [
-        (row["name"], row["title"], *_columns(row, one), row["provider"], row["line"])
+        (row["name"], row["title"], *_columns(row, profile), row["provider"], row["line"])
         for row in listed
     ]
     header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",
@@ -87,23 +87,23 @@ def _op_table(one: Json) -> str:
     return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
 
-def _columns(row: Json, one: Json) -> tuple[str, ...]:
-    calls, spent = row["calls"] / one["steps"], 1e3 * row["seconds"] / one["steps"]
+def _columns(row: Json, profile: Json) -> tuple[str, ...]:
+    calls, spent = row["calls"] / profile["steps"], 1e3 * row["seconds"] / profile["steps"]
     rates = (_number(row["gflops"]), _number(row["gbs"]), _percent(row["peak_share"]))
     return (f"{calls:.4g}", f"{spent:.4g}", _percent(row["share"]), *rates)
 
 
-def _wait_table(one: Json) -> str:
+def _wait_table(profile: Json) -> str:
     rows = [
-        (row["name"], f"{row['times'] / one['steps']:.3g}", _step(row["seconds"], one))
-        for row in one["waits"]
+        (row["name"], f"{row['times'] / profile['steps']:.3g}", _step(row["seconds"], profile))
+        for row in profile["waits"]
         if row["seconds"] > 0
     ]
     return format_table(("waited for", "times", "ms a step"), rows[:MAX_ROWS]) if rows else ""
 
 
-def _step(spent: float, one: Json) -> str:
-    return f"{1e3 * spent / one['steps']:.4g}"
+def _step(seconds: float, profile: Json) -> str:
+    return f"{1e3 * seconds / profile['steps']:.4g}"
 
 
 def ranks_table(ranks: Sequence[Json]) -> str:

@@ -214,7 +214,7 @@ class Profiler(StepObserver):
             if rank not in self.context.world.lost:
                 self.context.control.ask_report(rank)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """On the chief, once all have written: merge the profiles, log a line for each rank."""
         context = self.context
         if not context.is_chief:
@@ -284,7 +284,7 @@ class _SwitchableCode(StepObserver):
         # of the current step; None: it runs the plain code
         self.window: ProfileWindow | None = None
         self.timed: tuple[Any, Any] = ((), None)
-        self.made: ProfileWindow | None = None  # the window in which `timed` records
+        self.timed_window: ProfileWindow | None = None  # the window in which `timed` records
         self.places: list[int] = []  # of the segments; place + 1 is that of a segment's later turns
         self.step_start = 0
 
@@ -302,15 +302,15 @@ class _SwitchableCode(StepObserver):
             if len(self.window.events) > MOST_EVENTS:
                 self.window.cut_short()
                 self.window = None
-            elif self.made is not self.window:
+            elif self.timed_window is not self.window:
                 self._make(self.window)
 
     def _make(self, window: ProfileWindow) -> None:
         compiled = self.instance.compiled
-        if compiled not in window.made:
-            window.made[compiled] = _timed_partition(window, compiled, self.profile.clock)
-        make, self.places = window.made[compiled]
-        self.timed, self.made = make(*self.objects), window
+        if compiled not in window.timed_code:
+            window.timed_code[compiled] = _timed_partition(window, compiled, self.profile.clock)
+        make, self.places = window.timed_code[compiled]
+        self.timed, self.timed_window = make(*self.objects), window
 
     def run(self, index: int, *feeds: Value) -> Value:
         """Run the segment `index`."""

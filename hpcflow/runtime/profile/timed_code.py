@@ -40,12 +40,12 @@ def timed(
     scope: dict[str, Value],
     clock: Callable[[], int],
     note: Note,
-    place: Callable[[int, str], int],
+    place_number: Callable[[int, str], int],
 ) -> KernelFunction:
     """The function `make` of `code`; its segments call `note(place, start)` after each instruction.
 
-    `place(line, kind)` returns the number of a place. Kinds: "op", "messages", "results", "frame"
-    (a loop or branch, whose own instructions are timed too), "python".
+    `place_number(line, kind)` returns the number of a place. Kinds: "op", "messages", "results",
+    "frame" (a loop or branch, whose own instructions are timed too), "python".
     """
 
     def pulled(number: int, tiles: Iterator[None]) -> Iterator[None]:
@@ -61,20 +61,20 @@ def timed(
             yield
 
     given = {**scope, CLOCK: clock, NOTE: note, PULLED: pulled}
-    exec(compile(print_timed(code, place).source, file, "exec"), given)
+    exec(compile(print_timed(code, place_number).source, file, "exec"), given)
     made: KernelFunction = given["make"]
     return made
 
 
-def print_timed(code: GeneratedCode, place: Callable[[int, str], int]) -> PrintedCode:
-    """The text of `code` with clocks; for `place` see `timed`."""
-    return _TimedPrinter(place).print(code.binds, code.shared, code.functions)
+def print_timed(code: GeneratedCode, place_number: Callable[[int, str], int]) -> PrintedCode:
+    """The text of `code` with clocks; for `place_number` see `timed`."""
+    return _TimedPrinter(place_number).print(code.binds, code.shared, code.functions)
 
 
 class _TimedPrinter(PythonPrinter):
-    def __init__(self, place: Callable[[int, str], int]) -> None:
+    def __init__(self, place_number: Callable[[int, str], int]) -> None:
         super().__init__()
-        self.place, self.is_timed = place, True
+        self.place_number, self.is_timed = place_number, True
 
     def function(self, function: CodeFunction) -> None:
         self.is_timed = function.name != RELEASE
@@ -83,7 +83,7 @@ class _TimedPrinter(PythonPrinter):
     def statement(self, instruction: Instruction) -> str:
         if not self.is_timed or not works(instruction):
             return super().statement(instruction)
-        number = self.place(len(self.out) + 1, kind_of(instruction))
+        number = self.place_number(len(self.out) + 1, kind_of(instruction))
         if instruction.opcode in IN_TILES:
             return f"for _ in {PULLED}({number}, iter({tiles(instruction)})): yield"
         text, after = TEXTS[instruction.opcode](instruction), ""

@@ -130,8 +130,8 @@ def traffic_summary(reports: Sequence[Json], servers: int) -> Json | None:
     measured = [row for r in reports for row in r.get("traffic", ())]
     foretold: Rows = next((r["predicted"] for r in reports if r.get("predicted")), [])
 
-    def of(rows: Rows, server: int, way: str, share: float) -> int:
-        matching = (row[3] for row in rows if (row[0], row[1]) == (server, way))
+    def of(rows: Rows, server: int, direction: str, share: float) -> int:
+        matching = (row[3] for row in rows if (row[0], row[1]) == (server, direction))
         return round(sum(matching) * share)
 
     variables: dict[str, list[float]] = {}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hpcflow.errors import ArgumentError
 from hpcflow.platform.exception_translation import user_line, value_text
-from hpcflow.runtime.dynamic_types import Given, Json
+from hpcflow.runtime.dynamic_types import FeedValue, Json
 
 
 class ProtoMessage:
@@ -23,7 +23,7 @@ class ProtoMessage:
 
     _fields: ClassVar[Json] = {}  # name -> default value, or type: Message, list, dict
 
-    def __init__(self, **fields: Given) -> None:
+    def __init__(self, **fields: FeedValue) -> None:
         for name, default in self._fields.items():
             vars(self)[name] = default() if isinstance(default, type) else default
         for name, value in fields.items():
@@ -31,9 +31,9 @@ class ProtoMessage:
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Given: ...
+        def __getattr__(self, name: str) -> FeedValue: ...
 
-    def __setattr__(self, name: str, value: Given) -> None:
+    def __setattr__(self, name: str, value: FeedValue) -> None:
         if name not in self._fields:
             raise _unknown(self, name)
         vars(self)[name] = _fitting(self, name, self._fields[name], value)
@@ -74,7 +74,7 @@ def _unknown(message: ProtoMessage, name: str) -> ArgumentError:
     )
 
 
-def _fitting(message: ProtoMessage, name: str, default: Given, value: Given) -> Given:
+def _fitting(message: ProtoMessage, name: str, default: FeedValue, value: FeedValue) -> FeedValue:
     """`value` converted to the type of the field. Errors: ArgumentError for another type."""
     if isinstance(default, type):
         if issubclass(default, ProtoMessage) and isinstance(value, default):

@@ -22,7 +22,7 @@ from hpcflow.plan.pass_list import make_plan
 from hpcflow.runtime.device.device import DeviceAttributes, device_attributes
 from hpcflow.runtime.device.dlpack_exchange import share_version
 from hpcflow.runtime.device.shared_arena import ArenaLeases, SharedArena
-from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild
+from hpcflow.runtime.dynamic_types import Fed, Feeds, FeedValue, Fetches, Rebuild
 from hpcflow.runtime.failure.replica_loss_recovery import StepInterrupted
 from hpcflow.runtime.job import unsaved_training_warning
 from hpcflow.runtime.job.collective_agreement import check_agreement
@@ -62,7 +62,7 @@ class ResolvedRun(NamedTuple):
 
     step: ExecutableStep
     rebuild: Rebuild
-    fed: dict[Tensor, Given]
+    fed: dict[Tensor, FeedValue]
     arrays: dict[Tensor, np.ndarray]
 
 
@@ -174,7 +174,7 @@ class Session:
     def make_callable(
         self,
         fetches: Fetches,
-        feed_list: Sequence[Given] | None = None,
+        feed_list: Sequence[FeedValue] | None = None,
         *,
         deadline: float | None = None,
     ) -> Callable[..., Fetches]:
@@ -186,7 +186,7 @@ class Session:
         fed = [self._fed(key) for key in feed_list or ()]
         find = functools.partial(self._run_first_time, fetches, name=object())
 
-        def call(*values: Given) -> Fetches:
+        def call(*values: FeedValue) -> Fetches:
             if len(values) != len(fed):
                 raise FeedError(
                     f"the callable takes {len(fed)} values, not {len(values)}",
@@ -208,7 +208,7 @@ class Session:
         return call
 
     def partial_run_setup(
-        self, fetches: Fetches, feeds: Sequence[Given] | None = None
+        self, fetches: Fetches, feeds: Sequence[FeedValue] | None = None
     ) -> PartialRun:
         """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
         fetched: list[Tensor | Operation] = []
@@ -230,12 +230,12 @@ class Session:
         handle.feed({t: feed_array(t, value) for t, value in new_values.items()})
         part = handle.begin(fetched)
         values = []
-        if part.wanted:
-            step = self._step(part.wanted, part.feeds, frozenset(handle.done))
+        if part.fetches:
+            step = self._step(part.fetches, part.feeds, frozenset(handle.completed_ops))
             values = step.run(*part.feeds.values())
         return rebuild(handle.end(part, values, fetched))
 
-    def share(self, variable: Given) -> Fetches:
+    def share(self, variable: FeedValue) -> Fetches:
         """Export the memory of a variable that is on this rank; see `Variable.dlpack`.
 
         Errors: FetchError if the variable is not initialized or on another rank.
@@ -325,7 +325,7 @@ class Session:
         except TypeError:
             pass  # dicts and nested lists are looked up by structure each time
         values = rebuild(step.run(*arrays.values()))
-        if step.once:
+        if step.released_after_run:
             self._drop_step(step, key)
             del step
             with _collecting:  # gc.collect() returns at once while another thread collects
@@ -404,12 +404,12 @@ class Session:
 
     def _step(
         self,
-        wanted: Sequence[Tensor | Operation],
+        fetches: Sequence[Tensor | Operation],
         arrays: Mapping[Tensor, np.ndarray],
-        done: frozenset[Operation] = frozenset(),
+        completed_ops: frozenset[Operation] = frozenset(),
         traced: bool = False,
     ) -> ExecutableStep:
-        """The step that computes `wanted` from feeds of the shapes of `arrays`.
+        """The step that computes `fetches` from feeds of the shapes of `arrays`.
 
         It is compiled on first use. Errors: FetchError if the session is closed.
         """
@@ -417,15 +417,17 @@ class Session:
             raise FetchError("the session is closed", hint="make a new hf.Session()")
         with self._lock:
             self._growth.watch(self.graph)
-            key, family = (tuple(wanted), tuple(arrays), done), None
+            key, family = (tuple(fetches), tuple(arrays), completed_ops), None
             for is_general in (False, True)[: 1 + traced]:
                 if (key, is_general) not in self._families:
-                    self._families[key, is_general] = ShapeSpecializations(wanted, done, family)
+                    self._families[key, is_general] = ShapeSpecializations(
+                        fetches, completed_ops, family
+                    )
                 family = self._families[key, is_general]
             assert family is not None
             return family.step(arrays, self._make_step)
 
-    def _fed(self, key: Given) -> Tensor:
+    def _fed(self, key: FeedValue) -> Tensor:
         tensor = self.graph.get_tensor_by_name(key) if isinstance(key, str) else key
         if hasattr(tensor, "fetched"):  # a variable: feeds all its reads
             tensor = tensor.fetched
@@ -437,12 +439,12 @@ class Session:
             )
         return tensor
 
-    def _plan(self, wanted: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
+    def _plan(self, fetches: Sequence[Tensor | Operation], specs: dict[Tensor, Spec]) -> Plan:
         context = self.context
         with self._with_rank_in_errors():
             return make_plan(
                 self.graph,
-                wanted,
+                fetches,
                 specs,
                 self._cluster,
                 context.settings,
@@ -457,14 +459,16 @@ class Session:
 
     def _look_up_plan(
         self,
-        wanted: Sequence[Tensor | Operation],
+        fetches: Sequence[Tensor | Operation],
         specs: dict[Tensor, Spec],
-        done: frozenset[Operation],
+        completed_ops: frozenset[Operation],
     ) -> tuple[Plan, Callable[[], PlanOutlook]]:
         """A plan that does not run, and a function that looks it up in the plan cache."""
         folds = functools.partial(evaluate_node, self.context)
         with self._with_rank_in_errors():
-            return self.context.plans.preview(self.graph, wanted, specs, done, folds, self._cluster)
+            return self.context.plans.preview(
+                self.graph, fetches, specs, completed_ops, folds, self._cluster
+            )
 
     def _unsaved_reason(self) -> str:
         """The warning that this session does not save what it trains; "" if it does."""
@@ -479,36 +483,42 @@ class Session:
             error.rank = self.context.rank if error.rank is None else error.rank
             raise
 
-    def _make_step(self, family: ShapeSpecializations, specs: dict[Tensor, Spec]) -> ExecutableStep:
-        context, wanted = self.context, family.wanted
+    def _make_step(
+        self, specializations: ShapeSpecializations, specs: dict[Tensor, Spec]
+    ) -> ExecutableStep:
+        context, wanted = self.context, specializations.fetches
         if context.on_plan is not None:
-            return PlannedStep(context, *self._look_up_plan(wanted, specs, family.done))
+            return PlannedStep(
+                context, *self._look_up_plan(wanted, specs, specializations.completed_ops)
+            )
         before = context.plans.costs
         with self._with_rank_in_errors():
             folds, cluster = functools.partial(evaluate_node, context), self._cluster
             plan, own_code = context.plans.find(
-                self.graph, wanted, specs, family.done, folds, cluster
+                self.graph, wanted, specs, specializations.completed_ops, folds, cluster
             )
         if self._config.log_device_placement and context.is_chief:
             session_options.log_placement(plan)
-        if plan.collectives and context.group is not None and family.sums is None:
+        if plan.collectives and context.group is not None and specializations.sums is None:
             check_agreement(context, self.graph, wanted, self.store.seed)
-            family.agree_on(CollectiveBuffers(context.group, context.survival))
+            specializations.agree_on(CollectiveBuffers(context.group, context.survival))
         if plan.round is not None:
             repeat_on_server(context, plan.round, plan.updates)
         if plan.messages and context.is_chief:
             log_server_traffic(context, self.graph, plan)
-        trace = StepTrace(context) if family.untraced_plans else None
+        trace = StepTrace(context) if specializations.untraced_plans else None
         observers = () if trace is None else (trace,)
         compiled = context.compile(
             own_code, self.store, fetch_label(wanted), trains=plan_trains(plan), observers=observers
         )
         if compiled.trains:
-            context.plans.tell(context.plans.costs.difference(before), self.graph)
+            context.plans.log_costs(context.plans.costs.difference(before), self.graph)
             if updates_from_variables(wanted):
                 unsaved_training_warning.warn_unsaved_training(context, self._unsaved_reason())
         arenas = self._arena, self._lanes
-        step = make_step(context, plan, compiled, wanted, family.number, family.sums, *arenas)
+        step = make_step(
+            context, plan, compiled, wanted, specializations.number, specializations.sums, *arenas
+        )
         step.trace = trace
         return step
 
@@ -538,7 +548,7 @@ def _runner_key(fetches: Fetches) -> Fetches:
     return (kind, fetches) if isinstance(fetches, tuple) else fetches
 
 
-def reshard_feeds(feeds: Given) -> None:
+def reshard_feeds(feeds: FeedValue) -> None:
     """Shard a batch of `hf.data` again if replicas have been lost since it was sharded."""
     if hasattr(feeds, "renew"):
         feeds.renew()

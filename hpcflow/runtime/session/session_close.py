@@ -40,7 +40,7 @@ def release_session(
         roles, control = context.roles, context.control
         for peer in roles.ranks_of(context.replica).values():
             if control is not None and peer != context.rank and peer not in roles.servers:
-                control.tell(peer, SessionClosed(store.number))
+                control.send(peer, SessionClosed(store.number))
 
     try:
         if any(step.in_flight for step in steps):

@@ -9,7 +9,7 @@ from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.exception_translation import user_line, value_text
 from hpcflow.platform.rank_logging import logger, say_once
-from hpcflow.runtime.dynamic_types import Given
+from hpcflow.runtime.dynamic_types import FeedValue
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.config_proto import ConfigProto, ProtoMessage, RunMetadata, RunOptions
 from hpcflow.runtime.step.step_deadline import StepDeadline
@@ -40,7 +40,7 @@ def check_config(config: ConfigProto | None, context: RankContext) -> ConfigProt
     return config
 
 
-def _check_option(name: str, value: Given, kind: type[ProtoMessage]) -> None:
+def _check_option(name: str, value: FeedValue, kind: type[ProtoMessage]) -> None:
     if not isinstance(value, kind):
         raise GraphError(
             f"{name}={value_text(value)} is no {kind.__name__}",

@@ -52,7 +52,7 @@ class Accumulator:
         attempt.end(CancelledError(f"the wait for accumulator {self.name!r} was cancelled"))
 
     def _serve(self) -> None:
-        while self._takes and self.count >= self._takes[0].left:
+        while self._takes and self.count >= self._takes[0].remaining:
             attempt = self._takes.popleft()
             attempt.elements.append(self.total())
             self.count = 0

@@ -125,30 +125,30 @@ class AttemptOwner(Protocol):
 
 
 class QueueAttempt:
-    """A pending request: `left` elements to put or take; `elements` are those to put, or taken."""
+    """A pending request: `remaining` elements to put or take; `elements` to put, or taken."""
 
     def __init__(
-        self, queue: AttemptOwner, elements: Iterable[Element], left: int, some: bool
+        self, queue: AttemptOwner, elements: Iterable[Element], remaining: int, allows_partial: bool
     ) -> None:
-        self.queue, self.left, self.some = queue, left, some
+        self.queue, self.remaining, self.allows_partial = queue, remaining, allows_partial
         self.elements = collections.deque(elements)
         self.closes = False  # among enqueues: at its turn the queue is closed
-        self.done = False
+        self.completed = False
         self.error: HpcflowError | None = None
-        self._tell: Callable[[], object] = _no_callback  # called when it is over
+        self._callback: Callable[[], object] = _no_callback  # called when it is over
 
     def end(self, error: HpcflowError | None = None) -> None:
         """Mark it as done, and tell who waits for that."""
-        self.done, self.error = True, error
-        self._tell()
+        self.completed, self.error = True, error
+        self._callback()
 
-    def when_over(self, tell: Callable[[], object]) -> None:
-        """Call `tell` when it gets over; not if it is over already."""
-        self._tell = tell
+    def when_over(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when it gets over; not if it is over already."""
+        self._callback = callback
 
     def cancel(self) -> None:
         """Leave the line; taken elements are put back, enqueued ones stay."""
-        if not self.done:
+        if not self.completed:
             self.queue.withdraw(self)
 
 
@@ -159,16 +159,16 @@ class Queue:
     """
 
     def __init__(
-        self, kind: str, name: str, kept: ElementOrder, capacity: int = -1, at_least: int = 0
+        self, kind: str, name: str, stored: ElementOrder, capacity: int = -1, at_least: int = 0
     ) -> None:
-        self.kind, self.name, self.kept = kind, name, kept
+        self.kind, self.name, self.stored = kind, name, stored
         self.capacity, self.at_least = capacity, at_least
         self.closed = False
         self._enqueues: collections.deque[QueueAttempt] = collections.deque()
         self._dequeues: collections.deque[QueueAttempt] = collections.deque()
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.stored)
 
     def enqueue(self, elements: list[Element]) -> QueueAttempt:
         """Put `elements` one after the other, as capacity allows.
@@ -180,13 +180,13 @@ class Queue:
         self._serve()
         return attempt
 
-    def dequeue(self, count: int = 1, some: bool = False) -> QueueAttempt:
-        """Take `count` elements; with `some`, a closed queue may give fewer, but at least one.
+    def dequeue(self, count: int = 1, allows_partial: bool = False) -> QueueAttempt:
+        """Take `count` elements; with `allows_partial` fewer, at least one, of a closed queue.
 
         The attempt fails with OutOfRangeError if the queue is closed and has too few: they stay in
         it.
         """
-        attempt = QueueAttempt(self, (), count, some)
+        attempt = QueueAttempt(self, (), count, allows_partial)
         self._dequeues.append(attempt)
         self._serve()
         return attempt
@@ -211,7 +211,7 @@ class Queue:
         """Remove an attempt from its line; it fails with CancelledError."""
         if attempt in self._dequeues:
             self._dequeues.remove(attempt)
-            self.kept.restore(list(attempt.elements))
+            self.stored.restore(list(attempt.elements))
         else:
             self._enqueues.remove(attempt)
         attempt.end(CancelledError(f"the wait for {self} was cancelled"))
@@ -235,8 +235,8 @@ class Queue:
             if self.closed:
                 self._refuse()
                 return True
-            while first.elements and (self.capacity < 0 or len(self.kept) < self.capacity):
-                self.kept.put(first.elements.popleft())
+            while first.elements and (self.capacity < 0 or len(self.stored) < self.capacity):
+                self.stored.put(first.elements.popleft())
                 moved = True
             if first.elements:
                 break
@@ -257,10 +257,10 @@ class Queue:
         while self._dequeues:
             first = self._dequeues[0]
             moved |= self._give(first)
-            if first.left and not self.closed:
+            if first.remaining and not self.closed:
                 break
             self._dequeues.popleft()
-            if first.left and not (first.some and first.elements):
+            if first.remaining and not (first.allows_partial and first.elements):
                 self._too_few(first)
             else:
                 first.end()
@@ -269,21 +269,21 @@ class Queue:
 
     def _give(self, attempt: QueueAttempt) -> bool:
         """Take available elements for a dequeue; True if it has more than before."""
-        before = attempt.left
-        if self.kept.sorts:  # elements taken earlier compete with newer ones
-            self.kept.restore(list(attempt.elements))
-            attempt.left += len(attempt.elements)
+        before = attempt.remaining
+        if self.stored.sorts:  # elements taken earlier compete with newer ones
+            self.stored.restore(list(attempt.elements))
+            attempt.remaining += len(attempt.elements)
             attempt.elements.clear()
-        while attempt.left and len(self.kept) > (0 if self.closed else self.at_least):
-            attempt.elements.append(self.kept.take())
-            attempt.left -= 1
-        return attempt.left < before
+        while attempt.remaining and len(self.stored) > (0 if self.closed else self.at_least):
+            attempt.elements.append(self.stored.take())
+            attempt.remaining -= 1
+        return attempt.remaining < before
 
     def _too_few(self, attempt: QueueAttempt) -> None:
         have = len(attempt.elements)
-        self.kept.restore(list(attempt.elements))
+        self.stored.restore(list(attempt.elements))
         attempt.elements.clear()
-        needed = have + attempt.left
+        needed = have + attempt.remaining
         attempt.end(
             OutOfRangeError(f"{self} is closed and has {have} element(s); {needed} were asked for")
         )

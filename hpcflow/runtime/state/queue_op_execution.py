@@ -55,7 +55,7 @@ class AttemptWait:
         """True once the attempt is over; raises its error."""
         if self.cancelled:
             return True
-        if not self.attempt.done:
+        if not self.attempt.completed:
             return False
         if self.attempt.error is not None:
             raise self.attempt.error
@@ -117,19 +117,21 @@ def _dequeue(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
 
 @async_op("QueueDequeueMany")
 def _dequeue_many(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
-    return _take(instance, node, inputs, some=False)
+    return _take(instance, node, inputs, allows_partial=False)
 
 
 @async_op("QueueDequeueUpTo")
 def _dequeue_up_to(instance: StepInstance, node: Node, *inputs: Value) -> AsyncWait:
-    return _take(instance, node, inputs, some=True)
+    return _take(instance, node, inputs, allows_partial=True)
 
 
-def _take(instance: StepInstance, node: Node, inputs: Sequence[Value], some: bool) -> AsyncWait:
+def _take(
+    instance: StepInstance, node: Node, inputs: Sequence[Value], allows_partial: bool
+) -> AsyncWait:
     queue, (count,) = _selected_queue(node, inputs)
     if count < 0:
         raise RangeError(f"{int(count)} elements were asked for")
-    return AttemptWait(instance, node, queue.dequeue(int(count), some), "many")
+    return AttemptWait(instance, node, queue.dequeue(int(count), allows_partial), "many")
 
 
 def _stacked_component(node: Node, elements: list[Element]) -> list[np.ndarray]:

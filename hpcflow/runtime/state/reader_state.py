@@ -68,7 +68,7 @@ class ReaderState:
         self._name = b""
         self._pending_name: QueueAttempt | None = None  # the pending dequeue of the next file name
 
-    def take(self, queue: Queue, most: int, wake: Callable[[], object]) -> list[Record]:
+    def take(self, queue: Queue, max_records: int, wake: Callable[[], object]) -> list[Record]:
         """The next records, of one file; none while the name of the next file is pending.
 
         Errors: OutOfRangeError and others of the queue; DataError if a file cannot be read.
@@ -76,9 +76,9 @@ class ReaderState:
         while True:
             if self._file is None and not self._opened(queue, wake):
                 return []
-            records = self._read(most)
+            records = self._read(max_records)
             self.counts["records"] += len(records)
-            if len(records) < most:
+            if len(records) < max_records:
                 self._file = None
                 self.counts["files"] += 1
             if records:
@@ -88,7 +88,7 @@ class ReaderState:
         if self._pending_name is None:
             self._pending_name = queue.dequeue()
             self._pending_name.when_over(wake)
-        if not self._pending_name.done:
+        if not self._pending_name.completed:
             return False
         attempt, self._pending_name = self._pending_name, None
         if attempt.error is not None:
@@ -97,13 +97,13 @@ class ReaderState:
         self._file = KINDS[self.attrs["kind"]](self._name, self.attrs)
         return True
 
-    def _read(self, most: int) -> list[Record]:
+    def _read(self, max_records: int) -> list[Record]:
         assert self._file is not None
         records = []
         try:
             for record in self._file:
                 records.append(record)
-                if len(records) == most:
+                if len(records) == max_records:
                     break
         except OSError as error:
             self._file = None
@@ -111,7 +111,7 @@ class ReaderState:
             raise DataError(f"{filename!r} cannot be read: {error.strerror or error}") from None
         return records
 
-    def left(self) -> None:
+    def release_name(self) -> None:
         """A read was cancelled: a file name that no read waits for stays in the queue."""
         if not self.line and self._pending_name is not None:
             self._pending_name.cancel()
@@ -127,10 +127,15 @@ class _ReadWait:
     local = True  # it ends by steps of this rank, not by a message
 
     def __init__(
-        self, instance: StepInstance, node: Node, reader: ReaderState, queue: Queue, most: int
+        self,
+        instance: StepInstance,
+        node: Node,
+        reader: ReaderState,
+        queue: Queue,
+        max_records: int,
     ):
         self.instance, self.node, self.reader, self.queue = instance, node, reader, queue
-        self.most, self.cancelled = most, False
+        self.max_records, self.cancelled = max_records, False
         reader.line.append(self)
 
     def test(self) -> bool:
@@ -144,7 +149,7 @@ class _ReadWait:
             return False
         wake = self.instance.link.executor.serve
         try:
-            records = self.reader.take(self.queue, self.most, wake)
+            records = self.reader.take(self.queue, self.max_records, wake)
         except HpcflowError:
             self.reader.line.popleft()
             raise
@@ -163,7 +168,7 @@ class _ReadWait:
         self.cancelled = True
         if self in self.reader.line:
             self.reader.line.remove(self)
-            self.reader.left()
+            self.reader.release_name()
 
 
 def _vector(column: tuple[bytes, ...]) -> np.ndarray:

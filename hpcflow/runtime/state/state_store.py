@@ -39,6 +39,7 @@ class VariableState:
         "device",
         "driver",
         "dtype",
+        "full_shape",
         "let_go",
         "line",
         "name",
@@ -49,15 +50,14 @@ class VariableState:
         "spare",
         "updates",
         "variable",
-        "whole",
     )
 
     def __init__(self, node: Node, device: Device) -> None:
         self.name, self.line, self.device = node.name, node.line, device
         self.dtype, self.shape = np.dtype(node.attrs["dtype"]), tuple(node.attrs["shape"])
         self.copied: tuple[int, int] | None = node.attrs.get("copy")  # index, number of copies
-        self.whole: tuple[int, ...] = tuple(node.attrs.get("whole", self.shape))
-        self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.whole, 1)[0])
+        self.full_shape: tuple[int, ...] = tuple(node.attrs.get("whole", self.shape))
+        self.rows: tuple[int, int] = node.attrs.get("piece") or (0, (*self.full_shape, 1)[0])
         is_part = "copy" in node.attrs or "whole" in node.attrs
         self.variable = node.name.rpartition("/part_")[0] if is_part else node.name
         self.array: DeviceArray = None  # the current version; None until initialized
@@ -144,17 +144,17 @@ class VariableState:
         else:
             self.assign(value, initial=True)
 
-    def begin(self, whole: bool) -> tuple[DeviceArray, DeviceArray]:
+    def begin(self, overwrites_all: bool) -> tuple[DeviceArray, DeviceArray]:
         """Begin a tiled update; returns the array to fill, and the array to copy into it first.
 
-        The latter is None if all elements are overwritten (`whole`) or no reader pins the current
-        version. Until `end`, no other code may use the variable, and a second buffer is not
-        visible.
+        The latter is None if all elements are overwritten (`overwrites_all`) or no reader
+        pins the current version. Until `end`, no other code may use the variable, and a second
+        buffer is not visible.
         """
-        current = self.array if whole else self.read()
+        current = self.array if overwrites_all else self.read()
         if current is not None and not self._pinned():
             return current, None
-        return self._spare_buffer(), None if whole else current
+        return self._spare_buffer(), None if overwrites_all else current
 
     def end(self, filled: DeviceArray, updates: int) -> None:
         """A tiled update is over: the filled array becomes the current version."""
@@ -164,7 +164,7 @@ class VariableState:
 
     def renew(self) -> Iterator[None]:
         """Make the current version an unpinned one, by a tiled copy."""
-        target, source = self.begin(whole=False)
+        target, source = self.begin(overwrites_all=False)
         if source is None:
             return
         flat_target, flat_source = target.reshape(-1), source.reshape(-1)
@@ -263,7 +263,9 @@ class StateStore:
         self.number = number
         self.seed = seed or SessionSeed()  # seed of random ops without a seed
         self.states: dict[str, VariableState] = {}
-        self.others: dict[tuple[str, str], tuple[State, Node]] = {}  # (state, node that created it)
+        self.other_states: dict[
+            tuple[str, str], tuple[State, Node]
+        ] = {}  # (state, node that created it)
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], DrawCount] = {}  # (fetches, random op) -> draws made
 
@@ -283,11 +285,11 @@ class StateStore:
             return self.get(node, device)
         name = node.attrs.get("shared_name") or node.name
         key = _NAMED_AS[node.type], name
-        if key not in self.others:
+        if key not in self.other_states:
             drawn = {"key": self.seed.key(node.attrs)} if node.attrs.get("unseeded") else {}
             created = _KINDS[node.type](node.but(attrs={**node.attrs, **drawn}))
-            self.others[key] = created, node
-        state, first = self.others[key]
+            self.other_states[key] = created, node
+        state, first = self.other_states[key]
         if differing := _difference(first, node):
             raise HpcflowError(
                 f"{node.type} {name!r} was made with other attributes at {first.line}: {differing}",
@@ -299,7 +301,7 @@ class StateStore:
 
     def known(self, type: str, name: str) -> DeviceArray:
         """Existing state of a type; None if there is none of this name."""
-        return self.others.get((_NAMED_AS.get(type, type), name), (None, None))[0]
+        return self.other_states.get((_NAMED_AS.get(type, type), name), (None, None))[0]
 
     def get(self, node: Node, device: Device) -> VariableState:
         """The state of a Variable node, created on first use.
@@ -315,7 +317,7 @@ class StateStore:
             node.attrs["dtype"]
         ):
             if self.driver != state.driver:
-                here = f"variable {state.dtype}{shape_text(state.whole)}"
+                here = f"variable {state.dtype}{shape_text(state.full_shape)}"
                 raise_mismatch(
                     node.name,
                     (state.driver, here, state.line),
@@ -333,12 +335,12 @@ class StateStore:
         """Release all memory; the update counts stay."""
         for variable in self.states.values():
             variable.close()
-        self.others.clear()
+        self.other_states.clear()
         self.draws.clear()
 
     def reports(self) -> Json:
         """The reports of other state, by name."""
-        named_states = ((key[1], state) for key, (state, _) in self.others.items())
+        named_states = ((key[1], state) for key, (state, _) in self.other_states.items())
         return {name: state.report() for name, state in named_states if hasattr(state, "report")}
 
     def updates(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ class StateDeclaration(NamedTuple):
     name: str
     variable: str  # the variable of which it is a shard
     turn: int  # how many other declarations the driver had under that name before
-    what: str  # its type, dtype and shape
+    spec: str  # its type, dtype and shape
     task: str
     rows: tuple[int, ...]  # of a shard: first and last
     line: str  # the user's line
@@ -90,7 +90,7 @@ class ServerDeclarations:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], _SharedName] = {}
+        self._declared: dict[tuple[str, int], _SharedName] = {}
 
     def add(self, driver: int, body: bytes) -> None:
         """Add the declarations of rank `driver`.
@@ -100,7 +100,7 @@ class ServerDeclarations:
         for row in json.loads(body):
             decl = StateDeclaration(*row)
             decl = decl._replace(rows=tuple(decl.rows))
-            shared = self._known.setdefault((decl.variable, decl.turn), _SharedName({}, {}))
+            shared = self._declared.setdefault((decl.variable, decl.turn), _SharedName({}, {}))
             same = shared.by_name.setdefault(decl.name, {})
             for peer, like in [*same.items(), *shared.first.items()]:
                 if peer != driver:
@@ -117,8 +117,8 @@ def check_compatible(
     """Errors: GraphMismatchError unless both declarations can be the same state."""
     if driver_b < driver_a:
         a, driver_a, b, driver_b = b, driver_b, a, driver_a
-    if a.what != b.what:
-        raise_mismatch(b.variable, (driver_a, a.what, a.line), (driver_b, b.what, b.line))
+    if a.spec != b.spec:
+        raise_mismatch(b.variable, (driver_a, a.spec, a.line), (driver_b, b.spec, b.line))
     same_place = (a.task, a.rows) == (b.task, b.rows) or a.name != b.name
     if same_place and (a.name == a.variable) == (b.name == b.variable):
         return
@@ -126,7 +126,7 @@ def check_compatible(
         b.variable,
         (driver_a, _declaration_place(a), a.line),
         (driver_b, _declaration_place(b), b.line),
-        why="the replicas have different variables, so their shares over the servers differ: ",
+        reason="the replicas have different variables, so their shares over the servers differ: ",
     )
 
 
@@ -134,11 +134,11 @@ def _declaration_place(decl: StateDeclaration) -> str:
     return f"rows {decl.rows[0]} to {decl.rows[1]} on {decl.task}" if decl.rows else decl.task
 
 
-def raise_mismatch(name: str, *graphs: tuple[int, Any, str], why: str = "") -> None:
+def raise_mismatch(name: str, *graphs: tuple[int, Any, str], reason: str = "") -> None:
     """Raise a GraphMismatchError; each of `graphs` is a rank, its declaration, the user's line."""
     each = ", but ".join(f"{decl} on rank {rank} (made at {line})" for rank, decl, line in graphs)
     raise GraphMismatchError(
-        f"{why}{name!r} is {each}",
+        f"{reason}{name!r} is {each}",
         op=name,
         hint="build the same graph on every rank: do not branch on the rank or on random values",
     )

@@ -34,12 +34,12 @@ class FrameInstances:
         device = instance.compiled.device(node)
         self.variables = len(node.specs)
         self.empty = node.attrs["empty"]
-        self.own = [_as_it_is if s.dtype in OPAQUE else device.copied for s in node.specs]
+        self.copiers = [_as_it_is if s.dtype in OPAQUE else device.copied for s in node.specs]
 
     def slots(self, inputs: Sequence[Value]) -> list[Value]:
         """The loop variables, each in an array of the loop's own, followed by the captures."""
         begin = self.variables - self.empty
-        inits = [copy_in(x) for copy_in, x in zip(self.own, inputs[:begin], strict=False)]
+        inits = [copy_in(x) for copy_in, x in zip(self.copiers, inputs[:begin], strict=False)]
         return [*inits, *([] for _ in range(self.empty)), *inputs[begin:]]
 
     def explain(self, error: BaseException, rank: int) -> BaseException:
@@ -222,14 +222,14 @@ class _LoopWait(_FrameWait):
     def __init__(self, instance: StepInstance, node: Node, *inputs: Value) -> None:
         super().__init__(instance, node)
         self.slots = self.frame_instances.slots(inputs)
-        self.again = False
+        self.repeats = False
         self.test_it()
 
     def test_it(self, _: tuple[Value, ...] = ()) -> None:
         """Evaluate the condition; iterative, so that short iterations do not nest calls."""
-        self.again = True
-        while self.again:
-            self.again = False
+        self.repeats = True
+        while self.repeats:
+            self.repeats = False
             self.start("cond", self.slots, self.decided)
 
     def decided(self, values: tuple[Value, ...]) -> None:
@@ -244,6 +244,6 @@ class _LoopWait(_FrameWait):
             self.frame_instances.parts["cond"].code.is_single_segment
             and self.frame_instances.parts["body"].code.is_single_segment
         ):
-            self.again = True
+            self.repeats = True
         else:
             self.executor.inbox.append(functools.partial(self._go_on, self.test_it, ()))

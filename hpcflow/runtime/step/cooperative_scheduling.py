@@ -80,9 +80,9 @@ class SliceScheduler:
         finally:
             self.ended = time.perf_counter()
 
-    def end(self, going: RunningSegment) -> list[tuple]:
+    def end(self, running_segment: RunningSegment) -> list[tuple]:
         """A segment is over; the deferred segments, in their order."""
-        self.running.remove(going)
+        self.running.remove(running_segment)
         late, self.deferred = [segment for _, segment in self.deferred], []
         return late
 

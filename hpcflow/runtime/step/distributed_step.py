@@ -40,7 +40,7 @@ class DistributedStep(ExecutableStep):
         compiled: CompiledPartition,
         tensors: int,
         plan: Plan,
-        family: int,
+        sums_number: int,
         sums: CollectiveBuffers | None,
         lanes: ArenaLeases,
     ) -> None:
@@ -49,8 +49,8 @@ class DistributedStep(ExecutableStep):
         self.limit = limit = context.settings.max_in_flight if sums is None else 1
         ranks = context.roles.ranks_of(context.replica)
         self.peers = [ranks[task] for task in plan.parts if task != plan.driver]
-        self.once = compiled.initializes_large and not self.peers
-        self.arena_leases = ArenaLeases(context) if self.once else lanes
+        self.released_after_run = compiled.initializes_large and not self.peers
+        self.arena_leases = ArenaLeases(context) if self.released_after_run else lanes
         self.number, tag = 0, 0
         if self.peers:
             self.number, tag = context.number(len(plan.edges), limit)
@@ -66,7 +66,7 @@ class DistributedStep(ExecutableStep):
         self.waiting_runs = 0  # threads that wait for `returned`
         self.ordinal = 0
         # instance of a prefetched step, begun on the peers only
-        self.ahead: StepInstance | None = None
+        self.prefetched: StepInstance | None = None
         self.updates = plan.updates_servers
         self.prefetches = self.updates and _may_prefetch(context, plan)
         self.broken: BaseException | None = None
@@ -76,7 +76,7 @@ class DistributedStep(ExecutableStep):
         if self.peers:
             assert context.control is not None
             context.control.driven[self.number] = self
-            facts = {"sums": family, "fetches": compiled.label, "instances": limit}
+            facts = {"sums": sums_number, "fetches": compiled.label, "instances": limit}
             facts |= {"trains": compiled.trains, "seed": [compiled.seed.job, compiled.seed.session]}
             facts["session"] = compiled.store.number
             context.counts.count_driven(plan, ranks, tag, limit)
@@ -145,12 +145,12 @@ class DistributedStep(ExecutableStep):
 
     def _prefetch(self) -> None:
         """Begin the next step on the other ranks, which send the values that it reads."""
-        if self.ahead is not None or self.closed or self.broken is not None:
+        if self.prefetched is not None or self.closed or self.broken is not None:
             return
         instance = self._take()
         if instance is None:
             return
-        self.ahead = instance
+        self.prefetched = instance
         self.context.prefetching_steps.add(self)
         self._open(instance)
 
@@ -166,7 +166,7 @@ class DistributedStep(ExecutableStep):
 
     def discard(self) -> None:
         """Discard prefetched values, which may be stale: end the begun step on all its ranks."""
-        instance, self.ahead = self.ahead, None
+        instance, self.prefetched = self.prefetched, None
         self.context.prefetching_steps.discard(self)
         if instance is not None and not self._ended(instance, CancelledError("pulled in vain")):
             raise CommError("prefetched values are not released", rank=self.executor.rank)
@@ -174,7 +174,7 @@ class DistributedStep(ExecutableStep):
     def _begin(self, in_use: list[StepInstance], arrays: tuple[np.ndarray, ...]) -> None:
         """Start a step on a free instance and append that to `in_use`; nothing if none is free."""
         self._check_open()
-        instance, self.ahead = self.ahead, None
+        instance, self.prefetched = self.prefetched, None
         if instance is not None:  # a prefetched step has begun on the peers
             self.context.prefetching_steps.discard(self)
             in_use.append(instance)
@@ -202,7 +202,7 @@ class DistributedStep(ExecutableStep):
                 self.executor.run_locked(
                     give_up, lambda: instance.finished or time.monotonic() > late
                 )
-        if instance.is_broken or instance.left:
+        if instance.is_broken or instance.unfinished:
             return False
         instance.release()
         self._give_back(instance)
@@ -243,12 +243,12 @@ class DistributedStep(ExecutableStep):
         if isinstance(instance.error, MissingValueError):
             instance.extend()  # until `failed_elsewhere`
         for peer in self.peers:
-            control.tell(peer, CancelStep(self.number, instance.slot, instance.step))
+            control.send(peer, CancelStep(self.number, instance.slot, instance.step))
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:
         """Another rank reports that a step failed there."""
         instance = self.instances[slot]
-        if instance.step != step or not instance.left:
+        if instance.step != step or not instance.unfinished:
             return
         if isinstance(instance.error, MissingValueError):
             instance.learn_error(error)
@@ -256,15 +256,15 @@ class DistributedStep(ExecutableStep):
         else:
             self.executor.fail(instance, error)
 
-    def cancel(self, why: str) -> None:
-        """Fail the steps in flight with a CancelledError of text `why`, and begin no more."""
+    def cancel(self, reason: str) -> None:
+        """Fail the steps in flight with a CancelledError of text `reason`, and begin no more."""
         with self.returned:
-            self.closed = why
+            self.closed = reason
             self.returned.notify_all()
 
         def fail_all() -> None:
             for instance in self.instances:
-                self.executor.fail_step(instance, CancelledError(why, rank=self.executor.rank))
+                self.executor.fail_step(instance, CancelledError(reason, rank=self.executor.rank))
 
         self.executor.run_locked(fail_all, lambda: True)
 
@@ -276,7 +276,7 @@ class DistributedStep(ExecutableStep):
         if self.in_flight or any(instance.is_broken for instance in self.instances):
             return
         self._free_late()
-        self.ahead = None
+        self.prefetched = None
         self.context.prefetching_steps.discard(self)
         for starts in self.starts:
             starts.close()
@@ -287,7 +287,7 @@ class DistributedStep(ExecutableStep):
         control = self.context.control
         if self.peers and control is not None:
             for peer in self.peers:
-                control.tell(peer, ForgetPlan(self.number))
+                control.send(peer, ForgetPlan(self.number))
             control.driven.pop(self.number, None)
         for collection in (self.instances, self.free, self.late, self.starts):
             collection.clear()
@@ -323,9 +323,9 @@ class DistributedStep(ExecutableStep):
 
     def _maker(self, slot: int) -> Callable[[Allocator | None], StepInstance]:
         def make(take: Allocator | None) -> StepInstance:
-            on_done = None if self.survival is None else self.survival.made
+            on_done = None if self.survival is None else self.survival.commit_step
             return StepInstance(
-                self.compiled, self.link, slot, take, done=on_done, failed=self._tell_peers
+                self.compiled, self.link, slot, take, on_done=on_done, failed=self._tell_peers
             )
 
         return make
@@ -355,7 +355,7 @@ class DistributedStep(ExecutableStep):
 
             self.executor.run_locked(lambda: None, there, late=late)
         else:
-            seconds_left = None if deadline is None else deadline.left()
+            seconds_left = None if deadline is None else deadline.seconds_left()
             with self.returned:
                 self.waiting_runs += 1
                 self.returned.wait_for(
@@ -465,8 +465,8 @@ def make_step(
     context: RankContext,
     plan: Plan,
     compiled: CompiledPartition,
-    wanted: Sequence[Tensor | Operation],
-    family: int,
+    fetches: Sequence[Tensor | Operation],
+    sums_number: int,
     sums: CollectiveBuffers | None,
     arena: SharedArena,
     lanes: ArenaLeases,
@@ -475,10 +475,10 @@ def make_step(
 
     `arena` is for single-segment steps, `lanes` are for the others.
     """
-    tensors = sum(isinstance(w, Tensor) for w in wanted)
+    tensors = sum(isinstance(w, Tensor) for w in fetches)
     if compiled.code.is_single_segment and len(plan.parts) == 1:
         return LocalStep(context, compiled, tensors, arena)
-    return DistributedStep(context, compiled, tensors, plan, family, sums, lanes)
+    return DistributedStep(context, compiled, tensors, plan, sums_number, sums, lanes)
 
 
 def _collective_guard(
@@ -489,4 +489,4 @@ def _collective_guard(
         return contextlib.nullcontext
     nodes = (node for part in plan.parts.values() for node in part.nodes.values())
     node = next(node for node in nodes if node.row.collective)
-    return functools.partial(context.control.collective_guard.needed, node.name, node.line, patient)
+    return functools.partial(context.control.collective_guard.guard, node.name, node.line, patient)

@@ -15,34 +15,34 @@ from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Shape, merge_shapes, shape_text
 from hpcflow.platform.exception_translation import value_text
 from hpcflow.runtime.device.dlpack_exchange import exports_dlpack, feed_from_dlpack
-from hpcflow.runtime.dynamic_types import Fed, Feeds, Fetches, Given, Rebuild, Value
+from hpcflow.runtime.dynamic_types import Fed, Feeds, FeedValue, Fetches, Rebuild, Value
 
 
-def flatten_fetches(graph: Graph, fetches: Fetches, wanted: list[Tensor | Operation]) -> Rebuild:
-    """Append the fetches to `wanted`; returns a function that rebuilds their structure.
+def flatten_fetches(graph: Graph, fetches: Fetches, elements: list[Tensor | Operation]) -> Rebuild:
+    """Append the fetches to `elements`; returns a function that rebuilds their structure.
 
-    The function takes the list of the values of the tensors in `wanted`, without its operations.
+    The function takes the list of the values of the tensors in `elements`, without its operations.
     """
     if isinstance(fetches, CompositeTensor):
-        parts = [flatten_fetches(graph, part, wanted) for part in fetches.parts()]
+        parts = [flatten_fetches(graph, part, elements) for part in fetches.parts()]
         return lambda values: fetches.Value(*[part(values) for part in parts])
     element = _as_fetch(graph, fetches)
     if isinstance(element, Operation):
-        wanted.append(element)
+        elements.append(element)
         return _no_values
     if element is not None:
-        at = sum(isinstance(w, Tensor) for w in wanted)
-        wanted.append(element)
+        at = sum(isinstance(w, Tensor) for w in elements)
+        elements.append(element)
         return (
             (lambda values: values[at])
             if element.shape
             else lambda values: _returned_value(values[at])
         )
     if isinstance(fetches, Mapping):
-        keyed = {k: flatten_fetches(graph, v, wanted) for k, v in fetches.items()}
+        keyed = {k: flatten_fetches(graph, v, elements) for k, v in fetches.items()}
         return lambda values: _mapping_like(fetches, {k: part(values) for k, part in keyed.items()})
     if isinstance(fetches, (list, tuple)):
-        rebuilders = [flatten_fetches(graph, v, wanted) for v in fetches]
+        rebuilders = [flatten_fetches(graph, v, elements) for v in fetches]
         if hasattr(fetches, "_fields"):
             kind = type(fetches)
             return lambda values: kind(*[part(values) for part in rebuilders])
@@ -142,7 +142,7 @@ def by_tensor(feed_dict: Feeds) -> Fed:
     return feeds
 
 
-def _sizes_match(sizes: Shape, fed: Given) -> bool:
+def _sizes_match(sizes: Shape, fed: FeedValue) -> bool:
     """Whether the fed sizes match the known ones."""
     fed_sizes = np.array(fed, object).ravel().tolist()
     return sizes is None or (
@@ -151,15 +151,15 @@ def _sizes_match(sizes: Shape, fed: Given) -> bool:
     )
 
 
-def _shape_contradiction(part: Tensor, known: Given, array: Given) -> FeedError:
+def _shape_contradiction(part: Tensor, known_shape: FeedValue, array: FeedValue) -> FeedError:
     return FeedError(
-        f"{part.name!r} is {known}, but {value_text(array)} was fed",
+        f"{part.name!r} is {known_shape}, but {value_text(array)} was fed",
         op=part.op.name,
         line=part.op.line,
     )
 
 
-def _pair_values(key: tuple[object, ...], value: Given) -> Fed:
+def _pair_values(key: tuple[object, ...], value: FeedValue) -> Fed:
     """The tensors of a nested tuple with their values, of a structure of the same size."""
     keys, values = (
         nested_structure.flatten_structure(key),
@@ -173,7 +173,7 @@ def _pair_values(key: tuple[object, ...], value: Given) -> Fed:
     return dict(zip(keys, values, strict=True))
 
 
-def feed_array(tensor: Tensor, value: Given) -> np.ndarray:
+def feed_array(tensor: Tensor, value: FeedValue) -> np.ndarray:
     """`value` as an array that fits `tensor`.
 
     An array of another library is imported by DLPack, without a copy.
@@ -196,7 +196,7 @@ def feed_array(tensor: Tensor, value: Given) -> np.ndarray:
     return array
 
 
-def read_feed(tensor: Tensor, value: Given) -> np.ndarray:
+def read_feed(tensor: Tensor, value: FeedValue) -> np.ndarray:
     """`value`, an array or what NumPy converts to one, not yet in the dtype of `tensor`.
 
     An array of Python objects is converted through a list.
@@ -252,7 +252,7 @@ def _lossy_element(array: np.ndarray, cast_array: np.ndarray) -> np.ndarray:
     return (cast_array.astype(array.dtype) != array) | ((cast_array < 0) != (array < 0))
 
 
-def _feed_error(tensor: Tensor, value: Given, hint: str | None = None) -> FeedError:
+def _feed_error(tensor: Tensor, value: FeedValue, hint: str | None = None) -> FeedError:
     kind = "text or bytes" if tensor.dtype == string else "numbers"
     shown_value = f"{value.dtype} {value}" if isinstance(value, np.generic) else value_text(value)
     return FeedError(

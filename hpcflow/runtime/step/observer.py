@@ -88,13 +88,13 @@ class Observer(Generic[PartitionT, InstanceT]):
     def slice_end(self, instance: InstanceT, index: int) -> None:
         """They have run, or one has failed."""
 
-    def wait_begin(self, request: Request, instance: InstanceT | None, what: Any) -> None:
+    def wait_begin(self, request: Request, instance: InstanceT | None, target: Any) -> None:
         """The executor begins to poll a request.
 
-        `instance` is None for a request of no step. `what` is the node's name, None for a send.
+        `instance` is None for a request of no step. `target` is the node's name, None for a send.
         """
 
-    def wait_end(self, request: Request, instance: InstanceT | None, what: Any) -> None:
+    def wait_end(self, request: Request, instance: InstanceT | None, target: Any) -> None:
         """The request has completed or failed. An abandoned request has no such event."""
 
     def idle(self, start: int, end: int) -> None:
@@ -139,15 +139,15 @@ class Observers(Observer[PartitionT, InstanceT]):
         for observer in self._back:
             observer.slice_end(instance, index)
 
-    def wait_begin(self, request: Request, instance: InstanceT | None, what: Any) -> None:
+    def wait_begin(self, request: Request, instance: InstanceT | None, target: Any) -> None:
         """Call each."""
         for observer in self._forth:
-            observer.wait_begin(request, instance, what)
+            observer.wait_begin(request, instance, target)
 
-    def wait_end(self, request: Request, instance: InstanceT | None, what: Any) -> None:
+    def wait_end(self, request: Request, instance: InstanceT | None, target: Any) -> None:
         """Call each, in reverse order."""
         for observer in self._back:
-            observer.wait_end(request, instance, what)
+            observer.wait_end(request, instance, target)
 
     def idle(self, start: int, end: int) -> None:
         """Call each."""

@@ -17,9 +17,9 @@ from hpcflow.platform.exception_translation import translate_exceptions
 
 @dataclasses.dataclass(frozen=True)
 class PartialCall:
-    """One call: it computes `wanted`, also for later calls, from `feeds`, by running `ops`."""
+    """One call: it computes `fetches`, also for later calls, from `feeds`, by running `ops`."""
 
-    wanted: list[Tensor | Operation]
+    fetches: list[Tensor | Operation]
     feeds: dict[Tensor, np.ndarray]
     ops: set[Operation]
 
@@ -34,7 +34,7 @@ class PartialRun:
 
     def __init__(self, fetches: Sequence[Tensor | Operation], feeds: Sequence[Tensor]) -> None:
         self.values: dict[Tensor, np.ndarray] = {}  # fed, or computed and still needed
-        self.done: set[Operation] = set()
+        self.completed_ops: set[Operation] = set()
         self._unfetched = dict.fromkeys(fetches)
         self._feeds = dict.fromkeys(feeds)
         self._fetched: set[Tensor | Operation] = set()
@@ -68,12 +68,12 @@ class PartialRun:
                 )
         self.values.update(arrays)
 
-    def begin(self, wanted: Sequence[Tensor | Operation]) -> PartialCall:
-        """The computation that `wanted` needs now.
+    def begin(self, fetches: Sequence[Tensor | Operation]) -> PartialCall:
+        """The computation that `fetches` needs now.
 
         Errors: FetchError for an undeclared or repeated fetch, FeedError for a missing feed.
         """
-        for fetch in wanted:
+        for fetch in fetches:
             if fetch not in self._unfetched:
                 op = fetch if isinstance(fetch, Operation) else fetch.op
                 why = "was fetched before" if fetch in self._fetched else "was not set up"
@@ -83,9 +83,9 @@ class PartialRun:
                     line=op.line,
                     hint="name all fetches in partial_run_setup, and fetch each once",
                 )
-        ops = self._reach(wanted, self.values)
+        ops = self._reach(fetches, self.values)
         self._check_fed(ops)
-        later = self._all - ops - self.done
+        later = self._all - ops - self.completed_ops
         needed = {t for op in later for t in op.inputs} | {
             t for t in self._unfetched if isinstance(t, Tensor)
         }
@@ -95,33 +95,37 @@ class PartialRun:
             for t in op.outputs
             if t in needed and t.dtype != resource and t not in self.values
         ]
-        missing = [w for w in wanted if w not in self.values and w not in self.done]
+        missing = [w for w in fetches if w not in self.values and w not in self.completed_ops]
         used = {t for op in ops for t in op.inputs}
         feeds = {t: self.values[t] for t in _sort_tensors(used) if t in self.values}
         return PartialCall([*dict.fromkeys([*missing, *keep])], feeds, ops)
 
     def end(
-        self, part: PartialCall, values: Sequence[np.ndarray], wanted: Sequence[Tensor | Operation]
+        self, part: PartialCall, values: Sequence[np.ndarray], fetches: Sequence[Tensor | Operation]
     ) -> list[np.ndarray]:
-        """Store the computed values; the values of `wanted`."""
-        tensors = [w for w in part.wanted if isinstance(w, Tensor)]
+        """Store the computed values; the values of `fetches`."""
+        tensors = [w for w in part.fetches if isinstance(w, Tensor)]
         self.values.update(zip(tensors, values, strict=True))
-        self.done |= {op for op in part.ops if lookup_op(op.type).variable != "handle"}
-        for fetch in wanted:
+        self.completed_ops |= {op for op in part.ops if lookup_op(op.type).variable != "handle"}
+        for fetch in fetches:
             self._unfetched.pop(fetch, None)
             self._fetched.add(fetch)
-        return [self.values[t] for t in wanted if isinstance(t, Tensor)]
+        return [self.values[t] for t in fetches if isinstance(t, Tensor)]
 
     def _reach(
-        self, wanted: Iterable[Tensor | Operation], have: Mapping[Tensor, object]
+        self, fetches: Iterable[Tensor | Operation], have: Mapping[Tensor, object]
     ) -> set[Operation]:
-        """The operations that must run for `wanted`, given the values of `have`."""
+        """The operations that must run for `fetches`, given the values of `have`."""
 
         def there(item: Tensor | Operation) -> bool:
             op = item if isinstance(item, Operation) else item.op
-            return item in have or op in self.done or lookup_op(op.type).source == "placeholder"
+            return (
+                item in have
+                or op in self.completed_ops
+                or lookup_op(op.type).source == "placeholder"
+            )
 
-        return set(needed_operations(wanted, there))
+        return set(needed_operations(fetches, there))
 
     def _check_fed(self, ops: set[Operation]) -> None:
         inputs = {t for op in ops for t in op.inputs}

@@ -48,7 +48,7 @@ from hpcflow.runtime.device import device
 from hpcflow.runtime.job.rank_role import RankRole
 from hpcflow.runtime.step.lowered_partition import lower_partition
 
-Made = TypeVar("Made")
+PlanT = TypeVar("PlanT")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,12 +79,12 @@ class PlanningCosts:
 
 @dataclasses.dataclass(frozen=True)
 class PlanOutlook:
-    """What a run would do for its plan: load the file `kept`, or compute it in `seconds`."""
+    """What a run would do for its plan: load the file `cached_file`, or compute it in `seconds`."""
 
     seconds: float  # time to compute it here, the driver's code included
     folder: str | None  # the cache folder
     keeps: bool  # whether this plan can be cached
-    kept: artifact_cache.CachedFile | None
+    cached_file: artifact_cache.CachedFile | None
     threads: int  # threads of each rank that the cached plan is for
     passes: Callable[[], PassRecord]  # makes the plan and the code of all tasks again, recorded
 
@@ -108,12 +108,12 @@ class PlanCache:
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
         return PlanningCosts(self._computed, self._loaded, self._seconds, *kernels)
 
-    def tell(self, spent: PlanningCosts, graph: Graph) -> None:
+    def log_costs(self, costs: PlanningCosts, graph: Graph) -> None:
         """Log once in a job the cost of the first training plan, and warn of summed losses."""
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
-        logger.info("first training step: %s", spent)
+        logger.info("first training step: %s", costs)
         if self.context.cluster.joins and self.context.cluster.replicas > 1:
             for line in summed_loss_warning.summed_loss_warnings(
                 graph, self.context.cluster.replicas
@@ -123,20 +123,20 @@ class PlanCache:
     def find(
         self,
         graph: Graph,
-        wanted: Sequence[Tensor | Operation],
+        fetches: Sequence[Tensor | Operation],
         specs: Mapping[Tensor, Spec],
-        done: Container[Operation],
+        completed_ops: Container[Operation],
         evaluate: Evaluate,
         cluster: Cluster,
     ) -> tuple[Plan, LoweredPartition]:
-        """The plan of `wanted` for feeds of these specs, and the code of the driver's partition.
+        """The plan of `fetches` for feeds of these specs, and the code of the driver's partition.
 
         `cluster` is the context's, as changed by the session's config.
 
         Errors: those of `make_plan`.
         """
         context, start = self.context, time.perf_counter()
-        program = pruned(graph, wanted, specs, done)
+        program = pruned(graph, fetches, specs, completed_ops)
 
         def make() -> tuple[Plan, LoweredPartition]:
             plan = self._plan(program, graph, evaluate, cluster)
@@ -159,15 +159,15 @@ class PlanCache:
     def preview(
         self,
         graph: Graph,
-        wanted: Sequence[Tensor | Operation],
+        fetches: Sequence[Tensor | Operation],
         specs: Mapping[Tensor, Spec],
-        done: Container[Operation],
+        completed_ops: Container[Operation],
         evaluate: Evaluate,
         cluster: Cluster,
     ) -> tuple[Plan, Callable[[], PlanOutlook]]:
         """The plan that `find` would return, computed anew and not verified, and its outlook."""
         start = time.perf_counter()
-        program = pruned(graph, wanted, specs, done)
+        program = pruned(graph, fetches, specs, completed_ops)
         plan = self._plan(program, graph, evaluate, cluster)
         seconds = time.perf_counter() - start
 
@@ -183,19 +183,19 @@ class PlanCache:
                 keeps, cached_file = True, folder.find(name)
                 if cached_file is not None:
                     break
-            place = str(folder.place) if folder else None
+            place = str(folder.directory) if folder else None
             return PlanOutlook(spent, place, keeps, cached_file, count, recorded)
 
         def recorded() -> PassRecord:
             record = PassRecord()
-            program = pruned(graph, wanted, specs, done, record)
+            program = pruned(graph, fetches, specs, completed_ops, record)
             plan = self._plan(program, graph, evaluate, cluster, record)
             parts = [("", part) for part in plan.parts.values()]
             if plan.round is not None:
                 parts += [("update, ", part) for part in plan.round.parts.values()]
             environment = self.context.devices, self.context.settings
             for begin, part in parts:
-                lower_partition(part, *environment, watch=record, what=f"{begin}{part.task}")
+                lower_partition(part, *environment, watch=record, label=f"{begin}{part.task}")
             return record
 
         return plan, outlook
@@ -255,11 +255,11 @@ class PlanCache:
     def _load_or_make(
         self,
         name: str | None,
-        make: Callable[[], Made],
-        write: Callable[[Made], bytes],
-        read: Callable[[bytes], Made],
+        make: Callable[[], PlanT],
+        write: Callable[[PlanT], bytes],
+        read: Callable[[bytes], PlanT],
         start: float,
-    ) -> Made:
+    ) -> PlanT:
         """The object of key `name`: loaded, or computed and cached."""
         cached = self._read(name, read)
         if cached is None and name is not None and self.folder is not None:
@@ -273,7 +273,7 @@ class PlanCache:
         self._seconds += time.perf_counter() - start
         return cached
 
-    def _read(self, name: str | None, read: Callable[[bytes], Made]) -> Made | None:
+    def _read(self, name: str | None, read: Callable[[bytes], PlanT]) -> PlanT | None:
         if name is None or self.folder is None:
             return None
         data = self.folder.read(name)
@@ -289,7 +289,7 @@ class PlanCache:
         self._loaded += 1
         return decoded
 
-    def _store(self, name: str, plan: Made, write: Callable[[Made], bytes]) -> Made:
+    def _store(self, name: str, plan: PlanT, write: Callable[[PlanT], bytes]) -> PlanT:
         """Write `plan` to the cache if all of it is plain data."""
         assert self.folder is not None
         self._computed += 1

@@ -12,7 +12,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.program import Plan
 from hpcflow.runtime.device.shared_arena import SharedArena
-from hpcflow.runtime.dynamic_types import Feeds, Fetches, Given, KernelFunction, Rebuild, Value
+from hpcflow.runtime.dynamic_types import Feeds, FeedValue, Fetches, KernelFunction, Rebuild, Value
 from hpcflow.runtime.executor.progress_lock import SHELL
 from hpcflow.runtime.job.job_membership import PlanningFinished
 from hpcflow.runtime.job.rank_context import RankContext
@@ -30,7 +30,9 @@ Runner = Callable[[Feeds], Fetches]
 class ExecutableStep:
     """An executable plan of this rank, which runs any number of times."""
 
-    once = False  # whether to release it after its run: it uses much memory and hardly runs again
+    released_after_run = (
+        False  # whether to release it after its run: it uses much memory and hardly runs again
+    )
     trace: StepTrace | None = None  # records when its operations run
 
     def __init__(self, context: RankContext, compiled: CompiledPartition, tensors: int) -> None:
@@ -60,7 +62,7 @@ class ExecutableStep:
             metadata.step_stats = self.trace.stats()
         return values
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Fail the steps in flight with CancelledError; a step of a single segment just ends."""
 
     @property
@@ -72,7 +74,7 @@ class ExecutableStep:
         """Release buffers and channels; it does not run again."""
 
     def runner(
-        self, name: Fetches, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner
+        self, name: Fetches, fed: Mapping[Tensor, FeedValue], rebuild: Rebuild, other: Runner
     ) -> Runner:
         """A function from a feed_dict to the values of the fetches `name`, built once.
 
@@ -86,7 +88,7 @@ class ExecutableStep:
             self._runners[key] = self._runner(fed, rebuild, other) if self.gathers(fed) else other
         return self._runners[key]
 
-    def gathers(self, fed: Mapping[Tensor, Given]) -> bool:
+    def gathers(self, fed: Mapping[Tensor, FeedValue]) -> bool:
         """Whether the keys, shapes and dtypes of feeds suffice to select this step.
 
         Feeds of strings do not: each value is checked.
@@ -96,7 +98,7 @@ class ExecutableStep:
     def _spec(self, index: int) -> Spec:
         return self.compiled.part.nodes[self.compiled.part.feeds[index]].specs[0]
 
-    def _runner(self, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner) -> Runner:
+    def _runner(self, fed: Mapping[Tensor, FeedValue], rebuild: Rebuild, other: Runner) -> Runner:
         gather, run = self.gatherer(fed), self.run
 
         def runner(feed_dict: Feeds) -> Fetches:
@@ -105,7 +107,9 @@ class ExecutableStep:
 
         return runner
 
-    def gatherer(self, fed: Mapping[Tensor, Given]) -> Callable[[Feeds], list[np.ndarray] | None]:
+    def gatherer(
+        self, fed: Mapping[Tensor, FeedValue]
+    ) -> Callable[[Feeds], list[np.ndarray] | None]:
         """A function that collects the arrays of a feed_dict.
 
         It returns None if their keys or shapes are not those of this step.
@@ -141,8 +145,8 @@ class LocalStep(ExecutableStep):
         self, context: RankContext, compiled: CompiledPartition, tensors: int, arena: SharedArena
     ) -> None:
         super().__init__(context, compiled, tensors)
-        self.once = compiled.initializes_large
-        self.arena = SharedArena(context) if self.once else arena
+        self.released_after_run = compiled.initializes_large
+        self.arena = SharedArena(context) if self.released_after_run else arena
         self.instance: StepInstance | None = None
         self._checks: DeadlineChecks | None = None  # the instance that checks a deadline
         self._shells: list[dict[str, Value]] = []  # globals of the generated runners
@@ -263,7 +267,7 @@ class LocalStep(ExecutableStep):
             raise deadline.error(NOT_BEGUN, self.compiled.label, self.executor.rank)
         return box[0]
 
-    def _runner(self, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner) -> Runner:
+    def _runner(self, fed: Mapping[Tensor, FeedValue], rebuild: Rebuild, other: Runner) -> Runner:
         """The runner of a small step, generated for its feeds; it costs about as much as one op."""
         scope: dict[str, Value] = {
             "ndarray": np.ndarray,
@@ -354,16 +358,16 @@ class PlannedStep(ExecutableStep):
         return [np.zeros([d or 0 for d in spec.shape or ()], spec.dtype) for spec in specs]
 
     def runner(
-        self, name: Fetches, fed: Mapping[Tensor, Given], rebuild: Rebuild, other: Runner
+        self, name: Fetches, fed: Mapping[Tensor, FeedValue], rebuild: Rebuild, other: Runner
     ) -> Runner:
         """`other`, which plans again each time."""
         return other
 
-    def gathers(self, fed: Mapping[Tensor, Given]) -> bool:
+    def gathers(self, fed: Mapping[Tensor, FeedValue]) -> bool:
         """False, so that each run plans again."""
         return False
 
 
-def fetch_label(wanted: Sequence[Tensor | Operation]) -> str:
+def fetch_label(fetches: Sequence[Tensor | Operation]) -> str:
     """The label of the fetches: their names."""
-    return ",".join(w.name for w in wanted)
+    return ",".join(w.name for w in fetches)

@@ -46,7 +46,7 @@ class RemotelyDrivenPlan:
         if self.abandoned:
             return
         instance = self.instances.get(slot)
-        if instance is not None and (instance.left or self.queued_steps[slot]):
+        if instance is not None and (instance.unfinished or self.queued_steps[slot]):
             self.queued_steps[slot].append(step)
         elif instance is None or self._uses_shared_arena or self.cancelled:
             self._start(executor, slot, step)
@@ -61,7 +61,7 @@ class RemotelyDrivenPlan:
                 self.link,
                 slot,
                 take,
-                done=on_done,
+                on_done=on_done,
                 failed=self.failed,
                 patient=self.patient,
             )
@@ -84,7 +84,7 @@ class RemotelyDrivenPlan:
         If steps are in flight, the last one to end does it.
         """
         self.forgotten = True
-        if self.abandoned or any(instance.left for instance in self.instances.values()):
+        if self.abandoned or any(instance.unfinished for instance in self.instances.values()):
             return
         if not any(self.queued_steps.values()):
             for instance in self.instances.values():
@@ -96,7 +96,7 @@ class RemotelyDrivenPlan:
         """The driver has died: abandon the steps in flight and begin no more."""
         self.abandoned = True
         for instance in self.instances.values():
-            if instance.left:
+            if instance.unfinished:
                 self.arena_leases.lose(instance)
                 executor.abandon(instance)
 

@@ -25,12 +25,12 @@ class ServerDrivenPlan:
         compiled: CompiledPartition,
         link: PartitionPeers,
         peers: Sequence[int],
-        tell: Callable[..., None],
+        send: Callable[..., None],
     ) -> None:
         assert executor.comm is not None
-        self.executor, self.number, self.peers, self._tell = executor, number, peers, tell
+        self.executor, self.number, self.peers, self._send = executor, number, peers, send
         self.instance = StepInstance(
-            compiled, link, done=self._end_step, failed=self._failed, patient=True
+            compiled, link, on_done=self._end_step, failed=self._failed, patient=True
         )
         self.starts = StepStartMessages(executor.comm, StartRound(number), peers)
         self.ordinal = 0
@@ -62,11 +62,11 @@ class ServerDrivenPlan:
 
     def _failed(self, instance: StepInstance) -> None:
         for peer in self.peers:
-            self._tell(peer, CancelStep(self.number, instance.slot, instance.step))
+            self._send(peer, CancelStep(self.number, instance.slot, instance.step))
 
     def _end_rounds(self) -> None:
         for peer in self.peers:
-            self._tell(peer, EndRounds(self.number))
+            self._send(peer, EndRounds(self.number))
         self.is_paused = True
 
     # -- the protocol `hpcflow.runtime.job.control_messages.DrivenPlan`
@@ -76,7 +76,7 @@ class ServerDrivenPlan:
         """True until the last step has ended."""
         return not self.is_paused
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Does nothing: the plan ends with the job."""
 
     def failed_elsewhere(self, slot: int, step: int, error: HpcflowError) -> None:

@@ -29,8 +29,8 @@ class ShapeSpecializations:
 
     def __init__(
         self,
-        wanted: Sequence[Tensor | Operation],
-        done: frozenset[Operation] = frozenset(),
+        fetches: Sequence[Tensor | Operation],
+        completed_ops: frozenset[Operation] = frozenset(),
         untraced_plans: ShapeSpecializations | None = None,
     ) -> None:
         """With `untraced_plans` its steps record the times of operations.
@@ -38,7 +38,11 @@ class ShapeSpecializations:
         It shares the collectives of `untraced_plans`, because a replica traces independently of the
         others.
         """
-        self.wanted, self.done, self.untraced_plans = wanted, done, untraced_plans
+        self.fetches, self.completed_ops, self.untraced_plans = (
+            fetches,
+            completed_ops,
+            untraced_plans,
+        )
         self.number: int = next(_numbers) if untraced_plans is None else untraced_plans.number
         self._sums: CollectiveBuffers | None = None
         self._steps: dict[tuple[tuple[int, ...], ...], ExecutableStep] = {}  # shapes -> step
@@ -74,7 +78,7 @@ class ShapeSpecializations:
                 return step
             seen = [open_shapes]
         else:
-            names = ", ".join(w.name for w in self.wanted)
+            names = ", ".join(w.name for w in self.fetches)
             say_once(
                 f"{names} was fed {SPECIALISED} different shapes; from now on one plan for any "
                 "shape serves the others (slower: pad to a few sizes if it matters)"
@@ -106,10 +110,10 @@ class ShapeSpecializations:
         else:
             self.untraced_plans.agree_on(sums)
 
-    def cancel(self, why: str) -> None:
+    def cancel(self, reason: str) -> None:
         """Fail the steps in flight with a CancelledError."""
         for step in self.steps:
-            step.cancel(why)
+            step.cancel(reason)
 
     @property
     def steps(self) -> list[ExecutableStep]:

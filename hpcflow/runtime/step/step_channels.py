@@ -96,7 +96,7 @@ class PartitionPeers:
             channel = instance.channels.sends[index]
             channel.start()
             if not channel.test():
-                instance.left += 1
+                instance.unfinished += 1
                 executor.wait_for(channel, instance, None)
 
         return send
@@ -114,7 +114,7 @@ class PartitionPeers:
             request: Request = comm.send_to_channel(np.ascontiguousarray(array), dest, tag)
             if variable is not None:
                 request = _PinnedSend(request, variable, array, lambda: dest in comm.lost)
-            instance.left += 1
+            instance.unfinished += 1
             executor.wait_for(request, instance, None)
 
         return send_loose
@@ -134,7 +134,7 @@ class PartitionPeers:
             message = np.concatenate([head.view(np.uint8), data])
             instance.sent_flags[index] = 1
             dest, tag = instance.channels.address[index]
-            instance.left += 1
+            instance.unfinished += 1
             executor.wait_for(comm.send(message, dest, tag), instance, None)
 
         return send_sized
@@ -156,7 +156,7 @@ class PartitionPeers:
                 executor.mark_over(instance, name)
                 return
             instance.waiting[name] = wait
-            if getattr(wait, "told", False):
+            if getattr(wait, "completed_by_callback", False):
                 wait.then = functools.partial(executor.mark_wait_over, instance, name)
             else:
                 executor.wait_for(wait, instance, name)

@@ -49,15 +49,15 @@ class StepDeadline:
         """Whether the deadline is over."""
         return time.monotonic() > self.until
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the deadline, at least 0."""
         return max(0.0, self.until - time.monotonic())
 
-    def error(self, why: str, label: str, rank: int, step: int = 0) -> DeadlineExceededError:
-        """The error to raise: `label` names the fetches, `why` says what delayed the step."""
+    def error(self, reason: str, label: str, rank: int, step: int = 0) -> DeadlineExceededError:
+        """The error to raise: `label` names the fetches, `reason` says what delayed the step."""
         name = label if len(label) <= _LABEL else label[: _LABEL - 3] + "..."
         which = f"step {step} of {name!r}" if step else repr(name)
-        text = f"{which} is not done after {self.seconds:g} s: {why}"
+        text = f"{which} is not done after {self.seconds:g} s: {reason}"
         return DeadlineExceededError(text, rank=rank)
 
 
@@ -68,11 +68,11 @@ class DeadlineChecks(StepObserver):
     on the step runs to its end, so that it is executed entirely or not at all.
     """
 
-    def __init__(self, of: StepInstance, take: Allocator) -> None:
-        """`take` allocates the memory that `of` has."""
+    def __init__(self, source: StepInstance, take: Allocator) -> None:
+        """`take` allocates the memory that `source` has."""
         self.deadline: StepDeadline | None = None
         self._checked: dict[CompiledPartition, frozenset[str]] = {}
-        self.instance = StepInstance(of.compiled, of.link, of.slot, take, (self,))
+        self.instance = StepInstance(source.compiled, source.link, source.slot, take, (self,))
 
     def call(self, deadline: StepDeadline, *feeds: Value) -> Value:
         """Run the step.
@@ -150,7 +150,7 @@ def pending_waits_text(executor: Executor, instance: StepInstance) -> str:
     rows += [
         f"it waits in {_wait_op(instance, name)}, for a step of this rank or of others"
         for name, wait in list(instance.waiting.items())
-        if name not in polled and getattr(wait, "told", False)
+        if name not in polled and getattr(wait, "completed_by_callback", False)
     ]
     if not rows:
         return "it computes"

@@ -175,37 +175,37 @@ class CompiledPartition:
         """The specs of the inputs of a node."""
         return [self.spec_of(ref) for ref in node.inputs]
 
-    def _bind(self, what: Binding) -> Value:
+    def _bind(self, binding: Binding) -> Value:
         """The object that a name in the generated code is bound to, the same for all instances."""
-        node = self.part.nodes[what.node]
+        node = self.part.nodes[binding.node]
         device = self.device(node)
         specs = self.specs(node)
-        if what.kind == BindingKind.TILED_KERNEL:
+        if binding.kind == BindingKind.TILED_KERNEL:
             kernel: Value = device.kernel(node, specs)
             return kernel.tiles
-        if what.kind in COMPUTED:
+        if binding.kind in COMPUTED:
             run: Value = device.kernel(node, specs)
             if hasattr(run, "draws"):  # plans for other shapes continue the same series of draws
                 draws = self.store.draws.setdefault((self.label, node.name), run.draws)
                 run.continue_draws(draws, self.seed)
-            if what.kind == BindingKind.KERNEL:
+            if binding.kind == BindingKind.KERNEL:
                 return run
             return _allocating_kernel(device, node, specs, run, _is_fetched(node, self.part))
-        if what.kind == BindingKind.LOOP:
-            return device.loop(what.text)
-        if what.kind == BindingKind.CONTIGUOUS:
+        if binding.kind == BindingKind.LOOP:
+            return device.loop(binding.text)
+        if binding.kind == BindingKind.CONTIGUOUS:
             return as_contiguous if device.kind == "cpu" else device.xp.ascontiguousarray
-        if what.kind == BindingKind.CONSTANT:
+        if binding.kind == BindingKind.CONSTANT:
             value = np.asarray(node.attrs["value"])
             array = device.from_host(value)
             device.held_memory.keep("constants", array, value.nbytes)
             return array
-        if what.kind == BindingKind.VARIABLE:
+        if binding.kind == BindingKind.VARIABLE:
             return self.store.find(node, device)
-        if what.kind == BindingKind.OWN_COPY:
+        if binding.kind == BindingKind.OWN_COPY:
             return device.copied
-        if what.kind == BindingKind.ALLOCATOR:
-            spec = node.specs[what.position]
+        if binding.kind == BindingKind.ALLOCATOR:
+            spec = node.specs[binding.position]
             return lambda: device.allocate(require_known(spec.shape), spec.dtype)
         source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
         return lambda array: device.from_host(source.to_host(array))
@@ -312,10 +312,10 @@ def _allocating_kernel(
     infer, attrs = node.row.infer, node.attrs
     take = device.allocate if fetched else device.take
 
-    def value_of(x: Value, known: Any) -> Any:
+    def value_of(x: Value, known_value: Any) -> Any:
         """The value of what may be a shape or an axis; a GPU copies integers for that."""
-        if known is not None or x.ndim >= 2 or x.size >= MAX_KNOWN_ELEMENTS:
-            return known
+        if known_value is not None or x.ndim >= 2 or x.size >= MAX_KNOWN_ELEMENTS:
+            return known_value
         return device.to_host(x) if device.kind == "cpu" or x.dtype.kind in "iub" else None
 
     def call(*inputs: Value) -> Value:
@@ -342,13 +342,13 @@ class StepInstance:
         outer: StepInstance | None = None,
         frame: str = "",
         *,
-        done: Callable[[StepInstance], None] | None = None,
+        on_done: Callable[[StepInstance], None] | None = None,
         failed: Callable[[StepInstance], None] | None = None,
         patient: bool = False,
     ) -> None:
         """`take` allocates from an existing arena; without it the instance has its own.
 
-        `done` is called at the end of each step; `failed` where it fails, to report it to other
+        `on_done` is called at the end of each step; `failed` where it fails, to report it to other
         ranks. A `patient` one waits for other steps, for unlimited time.
 
         The instance of a loop or branch belongs to the node `frame` of the instance `outer`.
@@ -369,7 +369,7 @@ class StepInstance:
         self.channels: Any = link.open(self)  # its channels: see hpcflow.runtime.step.step_channels
         self._count_expected_memory()
         self.pending: list[int] = []
-        self.left = 0
+        self.unfinished = 0
         self.step = 0
         self.begun_waits: set[str] = set()  # waits that the step has started, except receives
         self.waiting: dict[str, Value] = {}  # those of them that are not collectives
@@ -379,7 +379,7 @@ class StepInstance:
         self.is_broken = False  # it failed in a way that no other step can follow
         self.has_voted = False  # `vote` was called
         self.patient = patient
-        self.done: Callable[[StepInstance], None] = done or _ignore_end
+        self.on_done: Callable[[StepInstance], None] = on_done or _ignore_end
         self.failed: Callable[[StepInstance], None] = failed or _ignore_end
 
     def _bind_code(self) -> None:
@@ -462,18 +462,18 @@ class StepInstance:
             self.waiting.clear()
         self.sent_flags = bytearray(len(self.sent_flags))
         self.pending = self.compiled.pending.copy()
-        self.left = self.compiled.end_count
+        self.unfinished = self.compiled.end_count
         for observer in self.observers:
             observer.step_begin(self)
 
-    def run_inside(self, done: Callable[[StepInstance], None]) -> None:
-        """Let the next step be as patient as that of `outer`, and end with `done`."""
+    def run_inside(self, on_done: Callable[[StepInstance], None]) -> None:
+        """Let the next step be as patient as that of `outer`, and end with `on_done`."""
         assert self.outer is not None
-        self.patient, self.done = self.outer.patient, done
+        self.patient, self.on_done = self.outer.patient, on_done
 
     def extend(self) -> None:
         """Let the step end only after one more end, of something that its plan does not count."""
-        self.left += 1
+        self.unfinished += 1
 
     def tear(self, error: BaseException) -> None:
         """Its step fails such that no other can follow: by its first error, else by `error`."""
@@ -493,22 +493,22 @@ class StepInstance:
 
     def end_unnoticed(self) -> None:
         """Report the end of the step to nobody: its driver is gone."""
-        self.done = _ignore_end
+        self.on_done = _ignore_end
 
     @property
     def finished(self) -> bool:
         """Whether all has run or was skipped and all messages have been sent, or it is torn."""
-        return not self.left or self.is_broken
+        return not self.unfinished or self.is_broken
 
     def _device(self, name: str) -> Device:
         return self.compiled.devices[name.removeprefix(self.part.task + "/")]
 
-    def _bound(self, name: str, what: Binding) -> Value:
+    def _bound(self, name: str, binding: Binding) -> Value:
         value = self.compiled.shared.get(name)
         if value is None:
-            value = self._make(what)
-        elif self.observers and what.kind in COMPUTED:
-            value = self._observed(self.part.nodes[what.node], value)
+            value = self._make(binding)
+        elif self.observers and binding.kind in COMPUTED:
+            value = self._observed(self.part.nodes[binding.node], value)
         self.arrays[name] = value
         return value
 
@@ -520,27 +520,27 @@ class StepInstance:
         self.has_own_kernels |= bound is not kernel
         return bound
 
-    def _make(self, what: Binding) -> Value:
+    def _make(self, binding: Binding) -> Value:
         """The object that a name is bound to in this instance."""
-        kind, node = what.kind, self.part.nodes.get(what.node)
+        kind, node = binding.kind, self.part.nodes.get(binding.node)
         if kind == BindingKind.HOOK:
             hooks = {"check": self.check, "tick": self.tick}
-            return hooks.get(what.text) or getattr(self.link, what.text)(self)
+            return hooks.get(binding.text) or getattr(self.link, binding.text)(self)
         if kind == BindingKind.BUFFER:
-            return self._buffer(what.buffers[0])
+            return self._buffer(binding.buffers[0])
         if kind == BindingKind.WORKSPACE:
-            return tuple(map(self._buffer, what.buffers))
+            return tuple(map(self._buffer, binding.buffers))
         assert node is not None
         if kind == BindingKind.BODY:
             return self.link.frame(self, node)
         if kind == BindingKind.VIEW:
             device, specs = self.compiled.device(node), self.compiled.specs(node)
-            return device.kernel(node, specs)(self.arrays[what.text])
+            return device.kernel(node, specs)(self.arrays[binding.text])
         if kind in (BindingKind.BUCKET_INPUT, BindingKind.BUCKET_OUTPUT):
             side = "bucket_in" if kind == BindingKind.BUCKET_INPUT else "bucket_out"
-            return self.buckets[node.name].views(side)[what.position]
+            return self.buckets[node.name].views(side)[binding.position]
         if kind == BindingKind.BOX:
-            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[what.position]
+            return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[binding.position]
         return self._message_buffer(node, kind == BindingKind.RECEIVE_BUFFER)
 
     def _buffer(self, view: BufferView) -> DeviceArray:
