@@ -62,7 +62,7 @@ class BackgroundWork(Protocol):
         """Wait for its end."""
         ...
 
-    def handle_message(self, told: Json) -> None:
+    def handle_message(self, message: Json) -> None:
         """Handle a message of another rank about it; called with the progress lock held."""
         ...
 
