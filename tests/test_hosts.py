@@ -98,7 +98,7 @@ def test_only_open_mpi_5_is_watched() -> None:
         StartCommand(["mpirun"], {}, "mpirun of MPICH"), "file"
     )
     assert not host_failure_tolerance.spans_hosts(
-        StartCommand(["mpirun"], old, OPEN_MPI.why), "file"
+        StartCommand(["mpirun"], old, OPEN_MPI.reason), "file"
     )
     for env, several in (
         ({"PBS_NODEFILE": "f"}, True),
@@ -107,7 +107,7 @@ def test_only_open_mpi_5_is_watched() -> None:
         ({"SLURM_JOB_NUM_NODES": "2"}, False),
     ):
         assert (
-            host_failure_tolerance.spans_hosts(StartCommand(["mpirun"], env, OPEN_MPI.why), None)
+            host_failure_tolerance.spans_hosts(StartCommand(["mpirun"], env, OPEN_MPI.reason), None)
             == several
         )
 
