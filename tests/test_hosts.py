@@ -98,7 +98,7 @@ def test_only_open_mpi_5_is_watched() -> None:
         StartCommand(["mpirun"], {}, "mpirun of MPICH"), "file"
     )
     assert not host_failure_tolerance.spans_hosts(
-        StartCommand(["mpirun"], old, OPEN_MPI.why), "file"
+        StartCommand(["mpirun"], old, OPEN_MPI.reason), "file"
     )
     for env, several in (
         ({"PBS_NODEFILE": "f"}, True),
@@ -107,7 +107,7 @@ def test_only_open_mpi_5_is_watched() -> None:
         ({"SLURM_JOB_NUM_NODES": "2"}, False),
     ):
         assert (
-            host_failure_tolerance.spans_hosts(StartCommand(["mpirun"], env, OPEN_MPI.why), None)
+            host_failure_tolerance.spans_hosts(StartCommand(["mpirun"], env, OPEN_MPI.reason), None)
             == several
         )
 
@@ -129,9 +129,9 @@ def test_a_daemon_is_told_the_relays_port() -> None:
 def test_the_others_of_a_lost_host_go_on_until_all_have_ended() -> None:
     """It holds only while ranks run; the code is the chief's, and 86 if it has told none."""
     with Running(3) as supervisor:
-        ranks = [line(supervisor.where, rank) for rank in range(3)]
+        ranks = [line(supervisor.address, rank) for rank in range(3)]
         ranks[2].close()
-        assert said(supervisor.where, "nid2") == ssh_relay.HOLD
+        assert said(supervisor.address, "nid2") == ssh_relay.HOLD
         assert supervisor.lost == ["nid2"] and not supervisor.is_over
         assert supervisor.code == host_failure_tolerance.ABORTED
         ranks[1].sendall(b"3\n")
@@ -140,21 +140,21 @@ def test_the_others_of_a_lost_host_go_on_until_all_have_ended() -> None:
         ranks[0].close()
         wait_until(lambda: supervisor.is_over)
         assert supervisor.code == 0
-        assert said(supervisor.where, "nid1") == b"e", "it ends as the job is over"
+        assert said(supervisor.address, "nid1") == b"e", "it ends as the job is over"
         assert supervisor.lost == ["nid2"]
 
 
 def test_a_job_that_still_starts_ends_with_its_host() -> None:
     with Running(2) as supervisor:
-        first = line(supervisor.where, 0)
-        assert said(supervisor.where, "nid2") == b"e"
+        first = line(supervisor.address, 0)
+        assert said(supervisor.address, "nid2") == b"e"
         assert supervisor.lost == ["nid2"] and supervisor.code == host_failure_tolerance.ABORTED
         first.close()
 
 
 def test_who_does_not_show_the_token_is_cut() -> None:
     with Running(1) as supervisor:
-        addresses, port, token = supervisor.where.split(":")
+        addresses, port, token = supervisor.address.split(":")
         for wrong in (f"{addresses}:{port}:{token[:-1]}", f"{addresses}:{port}:x{token}"):
             assert ssh_relay.call(wrong, "rank 0") is None
         with socket.create_connection(("127.0.0.1", int(port))) as endless:
@@ -175,7 +175,7 @@ def test_mpiruns_0_is_none_if_the_chief_has_not_told_it() -> None:
     rank += "; l.code = int(sys.argv[1])"
     rank += "; sys.argv[2:] and __import__('os').kill(__import__('os').getpid(), 9)"
     root = str(Path(__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": root, ssh_relay.SUPERVISOR: supervisor.where}
+    env = {**os.environ, "PYTHONPATH": root, ssh_relay.SUPERVISOR: supervisor.address}
     for words, code in ((["0", "dies"], host_failure_tolerance.ABORTED), (["0"], 0), (["7"], 7)):
         program = [sys.executable, "-c", rank, *words]
         shell = ["sh", "-c", '"$@"; exit 0', "sh", *program]
@@ -199,7 +199,7 @@ for first in range(0, ranks, 40):  # processes with 40 lines each
     children.append(os.fork())
     if not children[-1]:
         ranks = range(first, first + 40)
-        kept = [ssh_relay.call(supervisor.where, f"rank {rank}") for rank in ranks]
+        kept = [ssh_relay.call(supervisor.address, f"rank {rank}") for rank in ranks]
         while True:
             os.read(kept[0].fileno(), 1)
 while supervisor._ranks_left < ranks:
@@ -236,7 +236,7 @@ def test_a_rank_that_mpirun_has_left_ends_with_the_job() -> None:
         )
         rank += "; print(1, flush=True)"
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        env[ssh_relay.SUPERVISOR] = supervisor.where
+        env[ssh_relay.SUPERVISOR] = supervisor.address
         left = subprocess.Popen(
             [sys.executable, "-c", f"{rank}; time.sleep(1000)"], env=env, stdout=subprocess.PIPE
         )

@@ -216,7 +216,7 @@ def test_the_mpirun_beside_python_comes_first() -> None:
     assert start.env["OMPI_MCA_osc"] == "^ucx" and start.env["OMPI_MCA_io"] == "romio341"
     assert start.env["PRTE_MCA_hwloc_default_binding_policy"] == "none"
     assert start.env["PRTE_MCA_rmaps_default_mapping_policy"] == "slot"
-    assert "Open MPI" in start.why
+    assert "Open MPI" in start.reason
 
 
 def test_the_mpirun_of_a_library_that_was_named_comes_before_it() -> None:
@@ -228,7 +228,7 @@ def test_the_mpirun_of_a_library_that_was_named_comes_before_it() -> None:
 def test_more_ranks_than_cores_are_allowed_and_told() -> None:
     start = Machine("/usr/bin/mpirun", says=OPEN_MPI_5).start(4, cores=2)
     assert start.env["PRTE_MCA_rmaps_default_mapping_policy"] == "slot:oversubscribe"
-    assert "4 ranks on 2 cores" in start.why
+    assert "4 ranks on 2 cores" in start.reason
     old = Machine("/usr/bin/mpirun", says=OPEN_MPI_4).start(4, cores=2)
     assert old.env["OMPI_MCA_rmaps_base_oversubscribe"] == "1"
     assert not any(name.startswith("PRTE") for name in old.env) and "OMPI_MCA_io" not in old.env
@@ -264,7 +264,7 @@ def test_srun_starts_ranks_in_an_allocation(says: str, kind: list[str]) -> None:
     mpirun = ["/usr/bin/mpirun"] if says else []
     start = Machine("/usr/bin/srun", *mpirun, says=says).start(4, **BATCH)
     assert start.argv == ["/usr/bin/srun", "-n", "4", "--kill-on-bad-exit=1", *kind, "p"]
-    assert "SLURM job 2" in start.why
+    assert "SLURM job 2" in start.reason
 
 
 def test_srun_gets_the_cpus_of_the_job_and_the_users_type() -> None:
@@ -278,7 +278,7 @@ def test_a_job_that_is_to_survive_is_started_by_mpirun_in_an_allocation_too() ->
     machine = Machine(VENV_MPIRUN, "/usr/bin/srun", says=OPEN_MPI_5)
     environ = {"PATH": "/usr/bin", "SLURM_JOB_ID": "7"}
     asked = {"cores": 8, "which": machine.which, "ask": machine.ask}
-    assert start_command(4, ["p"], environ, **asked).why.startswith("srun")
+    assert start_command(4, ["p"], environ, **asked).reason.startswith("srun")
     assert start_command(4, ["p"], environ, by_srun=False, **asked).argv[0] == VENV_MPIRUN
 
 
@@ -287,7 +287,7 @@ def test_without_srun_or_its_plugin_mpirun_starts_them_and_says_so() -> None:
     assert no_srun.argv[0] == "/usr/bin/mpirun"
     machine = Machine("/usr/bin/srun", "/usr/bin/mpirun", says=OPEN_MPI_5, plugins="pmi2 none")
     start = machine.start(4, **BATCH)
-    assert start.argv[0] == "/usr/bin/mpirun" and "no --mpi=pmix" in start.why
+    assert start.argv[0] == "/usr/bin/mpirun" and "no --mpi=pmix" in start.reason
     shell = Machine("/usr/bin/srun", "/usr/bin/mpirun", says=OPEN_MPI_5)
     assert shell.start(4, **NO_RANK["srun --pty bash"]).argv[0] == "/usr/bin/mpirun"
 

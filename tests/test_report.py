@@ -56,7 +56,7 @@ def test_strong_and_weak_are_told_by_the_batch(tmp_path: Path) -> None:
     ]
     strong, weak = run_summary.scalings(run_summary.load(paths))
     assert (strong.kind, weak.kind) == ("strong", "weak")
-    assert "batch 64" in strong.what and "batch 64 a worker" in weak.what
+    assert "batch 64" in strong.description and "batch 64 a worker" in weak.description
     assert [point.workers for point in strong.points] == [1, 2, 4]
     assert [point.workers for point in weak.points] == [1, 2, 4]
     assert [point.efficiency for point in strong.points] == [1.0, 0.9, 0.5]
@@ -92,7 +92,7 @@ def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> N
     curves = [
         curve for curve in run_summary.scalings(run_summary.load(paths)) if curve.kind == "strong"
     ]
-    assert {curve.what.split(", ")[1]: curve.points[-1].efficiency for curve in curves} == {
+    assert {curve.description.split(", ")[1]: curve.points[-1].efficiency for curve in curves} == {
         "collective": 0.75,
         "ps": 2 / 3,  # of three workers
     }

@@ -45,7 +45,7 @@ class AsyncSave:
         self._rows: dict[int, Answer] = {}  # on the chief: the writers' reports, by rank
         self._all_reported = threading.Event()
 
-    def begin(self, store: StateStore, ask: SaveRequest, mine: Any, keep: int) -> None:
+    def begin(self, store: StateStore, ask: SaveRequest, local_facts: Any, keep: int) -> None:
         """Agree on which rank writes which rows, and pin the values of these rows.
 
         Returns when all ranks with variables that the next steps may change have pinned them.
@@ -55,13 +55,18 @@ class AsyncSave:
         """
         team = ParticipatingRanks(self.context)
         with self.context.begins_saving(self):
-            self._begin(team, store, ask, mine, keep)
+            self._begin(team, store, ask, local_facts, keep)
 
     def _begin(
-        self, team: ParticipatingRanks, store: StateStore, ask: SaveRequest, mine: Any, keep: int
+        self,
+        team: ParticipatingRanks,
+        store: StateStore,
+        ask: SaveRequest,
+        local_facts: Any,
+        keep: int,
     ) -> None:
         context = self.context
-        duties, plan = make_plan(team, store, ask, mine)
+        duties, plan = make_plan(team, store, ask, local_facts)
         plan = dataclasses.replace(plan, waits=self._waits)
         self.step, self._writers = plan.step, set(plan.writers)
         self._since = time.perf_counter()
@@ -128,12 +133,12 @@ class AsyncSave:
 
     # -- on all drivers
 
-    def handle_message(self, told: dict[str, Any]) -> None:
+    def handle_message(self, message: dict[str, Any]) -> None:
         """Handle a message: a writer's report to the chief, or the outcome from the chief."""
-        if told["do"] == "ended":
-            self._end(told["outcome"])
+        if message["do"] == "ended":
+            self._end(message["outcome"])
         else:
-            self._rows[told["rank"]] = told["answer"]
+            self._rows[message["rank"]] = message["answer"]
             self._check_writers()
 
     def _end(self, outcome: Answer) -> None:

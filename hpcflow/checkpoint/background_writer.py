@@ -68,9 +68,9 @@ class BackgroundWriter:
             ) from error
         return len(self._duty)
 
-    def _run(self, kept: Answer) -> None:
-        answer = kept
-        if "error" not in kept:
+    def _run(self, pin_answer: Answer) -> None:
+        answer = pin_answer
+        if "error" not in pin_answer:
             answer = write_result(self._context, f"writing {self._plan.draft}", self._write)
         self._context.executor.call_in_holder(lambda: self._end(answer))
 
@@ -88,7 +88,7 @@ class BackgroundWriter:
             rank,
             self._duty,
             snapshot.versions,
-            done=lambda slab: hand_over(lambda: snapshot.release(slab)),
+            on_written=lambda slab: hand_over(lambda: snapshot.release(slab)),
         )
         durable = time.perf_counter() - self._since
         parallel_hdf5_write.check_file(path, record)

@@ -162,7 +162,7 @@ def apply_retention(folder: Path, count: int) -> None:
 
 
 def best_checkpoints(
-    found: Iterable[CheckpointEntry], monitor: str, mode: str, count: int
+    entries: Iterable[CheckpointEntry], monitor: str, mode: str, count: int
 ) -> list[CheckpointEntry]:
     """The `count` checkpoints with the smallest ("min") or largest ("max") `monitor`, best first.
 
@@ -172,7 +172,7 @@ def best_checkpoints(
     def value(entry: CheckpointEntry) -> float | None:
         return (entry.facts or {}).get("metrics", {}).get(monitor)
 
-    judged = [(v, entry) for entry in found if (v := value(entry)) is not None]
+    judged = [(v, entry) for entry in entries if (v := value(entry)) is not None]
     sign = {"min": 1, "max": -1}[mode]
     judged.sort(key=lambda row: (sign * row[0], (row[1].facts or {})["serial"]))
     return [entry for _, entry in judged[:count]]

@@ -69,14 +69,14 @@ class Slab(NamedTuple):
     stop: int
 
 
-def decode_arrays(told: Mapping[str, Any]) -> dict[str, ArraySpec]:
+def decode_arrays(message: Mapping[str, Any]) -> dict[str, ArraySpec]:
     """The entry "arrays" of a message, as name -> Array."""
-    return {name: ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in told["arrays"]}
+    return {name: ArraySpec(name, dtype, tuple(shape)) for name, dtype, shape in message["arrays"]}
 
 
-def replica_names(own: Mapping[str, str], replica: int) -> dict[str, str]:
+def replica_names(per_replica_names: Mapping[str, str], replica: int) -> dict[str, str]:
     """The names in the checkpoint of the variables that each replica has for itself."""
-    return {variable: f"{name}/replica_{replica}" for variable, name in own.items()}
+    return {variable: f"{name}/replica_{replica}" for variable, name in per_replica_names.items()}
 
 
 def assign_rows(arrays: Sequence[ArraySpec], writers: int) -> list[list[Slab]]:

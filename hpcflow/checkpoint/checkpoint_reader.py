@@ -32,7 +32,7 @@ class CheckpointFault(NamedTuple):
     file: str
     arrays: tuple[str, ...]
     text: str
-    whole: bool = False  # missing, truncated or foreign file: faults of its bytes add nothing
+    whole_file: bool = False  # missing, truncated or foreign file: faults of its bytes add nothing
 
 
 class SavedCheckpoint:
@@ -63,24 +63,27 @@ class SavedCheckpoint:
 
     # -- checking
 
-    def problems(self, who: int = 0, of: int = 1) -> list[str]:
-        """The faults in share `who` of `of` shares of the checkpoint, as texts; empty if none.
+    def problems(self, share: int = 0, shares: int = 1) -> list[str]:
+        """The faults in `share` of `shares` of the checkpoint, as texts; empty if none.
 
         All shares together cover every byte of every file.
         """
-        return [fault.text for fault in self.faults(who, of)]
+        return [fault.text for fault in self.faults(share, shares)]
 
-    def faults(self, who: int = 0, of: int = 1) -> list[CheckpointFault]:
-        """The faults in share `who` of `of` shares, by file and arrays."""
+    def faults(self, share: int = 0, shares: int = 1) -> list[CheckpointFault]:
+        """The faults in `share` of `shares`, by file and arrays."""
         faults = [
-            fault for i, r in enumerate(self.files) if i % of == who for fault in self._owner(r)
+            fault
+            for i, r in enumerate(self.files)
+            if i % shares == share
+            for fault in self._owner(r)
         ]
         duties = list(self._duties())
         total = sum(duty.piece.nbytes for duty in duties)
         before = 0
         file_ranges: dict[str, list[CheckedRange]] = {}
         for duty in duties:
-            if before * of // max(total, 1) == who:
+            if before * shares // max(total, 1) == share:
                 file_ranges.setdefault(duty.file, []).append(duty)
             before += duty.piece.nbytes
         for file, some in file_ranges.items():
@@ -105,7 +108,7 @@ class SavedCheckpoint:
             yield self._whole_file_fault(file, f"{path} cannot be read: {error.strerror}")
 
     def _whole_file_fault(self, file: str, text: str) -> CheckpointFault:
-        return CheckpointFault(file, self.arrays_in(file), text, whole=True)
+        return CheckpointFault(file, self.arrays_in(file), text, whole_file=True)
 
     def arrays_in(self, file: str) -> tuple[str, ...]:
         """The arrays with rows in a file; for an index, all arrays."""
@@ -222,14 +225,14 @@ class SavedCheckpoint:
 
     # -- comparing
 
-    def check_fits(self, wanted: Sequence[ArraySpec], told: str, reshape: bool = False) -> None:
-        """Raise unless the checkpoint has every array `wanted` with the same shape and dtype.
+    def check_fits(self, specs: Sequence[ArraySpec], label: str, reshape: bool = False) -> None:
+        """Raise unless the checkpoint has every array of `specs` with the same shape and dtype.
 
         With `reshape` the same dtype and number of elements are enough.
         Errors: CheckpointMismatchError with a diff.
         """
         rows = []
-        for spec in wanted:
+        for spec in specs:
             saved = self.arrays.get(spec.name)
             if saved is None:
                 rows.append(f"  - {_shape_text(spec)}: not in the checkpoint")
@@ -239,7 +242,7 @@ class SavedCheckpoint:
                 rows.append(f"  ! {_shape_text(spec)}: in the checkpoint {_array_kind(saved)}")
         if not rows:
             return
-        names = {spec.name for spec in wanted}
+        names = {spec.name for spec in specs}
         rows += [
             f"  + {_shape_text(a)}: only in the checkpoint"
             for a in self.arrays.values()
@@ -248,7 +251,7 @@ class SavedCheckpoint:
         omitted = len(rows) - MOST_ROWS
         rows = rows[:MOST_ROWS] + ([f"  ... {omitted} more"] if omitted > 0 else [])
         raise CheckpointMismatchError(
-            f"{self.path} is a checkpoint of another model ({told}):\n" + "\n".join(rows),
+            f"{self.path} is a checkpoint of another model ({label}):\n" + "\n".join(rows),
             hint="build the graph that it was saved from, or restore the variables both have: "
             "hf.train.Saver([some, variables]), or Saver({'name in the checkpoint': variable})",
         )

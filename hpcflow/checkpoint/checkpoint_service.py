@@ -55,10 +55,10 @@ def answer(
     reply(run_or_error(context, work[request["do"]]))
 
 
-def survey_variables(store: StateStore, wanted: Mapping[str, str]) -> dict[str, Any]:
-    """This rank's variables among `wanted`, and the random draws that it has made."""
+def survey_variables(store: StateStore, array_names: Mapping[str, str]) -> dict[str, Any]:
+    """This rank's variables among `array_names`, and the random draws that it has made."""
     draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
-    return {"held": parallel_hdf5_write.local_pieces(store, wanted), "draws": draws}
+    return {"held": parallel_hdf5_write.local_pieces(store, array_names), "draws": draws}
 
 
 def write_local(

@@ -79,7 +79,7 @@ def open_for_writing(path: Path, comm: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def _collective_call(comm: Any, what: str) -> Iterator[None]:
+def _collective_call(comm: Any, label: str) -> Iterator[None]:
     """A context in which all ranks of `comm`, if given, make a collective HDF5 call.
 
     A barrier precedes the call, because the call holds the interpreter and so stops the stall
@@ -88,8 +88,8 @@ def _collective_call(comm: Any, what: str) -> Iterator[None]:
     if comm is None:
         yield
         return
-    wait_for_requests(comm.barrier(), label=what)
-    with ledger_entry(what):
+    wait_for_requests(comm.barrier(), label=label)
+    with ledger_entry(label):
         yield
 
 
@@ -119,7 +119,7 @@ def release_gil() -> None:
     time.sleep(WAY_S)
 
 
-def add_dataset(file: Any, place: DatasetSpec) -> int | None:
+def add_dataset(file: Any, spec: DatasetSpec) -> int | None:
     """Create a dataset with allocated, unwritten bytes; returns their offset in the file.
 
     The offset is None if the dataset has no bytes.
@@ -127,32 +127,32 @@ def add_dataset(file: Any, place: DatasetSpec) -> int | None:
     Errors: OSError beyond the file size limit (an older HDF5 would crash when it closes the file).
     """
     h5py = library()
-    nbytes = on_disk(place.dtype).itemsize * math.prod(place.shape)
+    nbytes = on_disk(spec.dtype).itemsize * math.prod(spec.shape)
     soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if soft != resource.RLIM_INFINITY and file.id.get_filesize() + nbytes + MARGIN > soft:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), file.filename)
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    offset = _create_dataset(file, place, plist).get_offset()
+    offset = _create_dataset(file, spec, plist).get_offset()
     return None if offset is None else int(offset)
 
 
-def _create_dataset(file: Any, place: DatasetSpec, plist: Any) -> Any:
+def _create_dataset(file: Any, spec: DatasetSpec, plist: Any) -> Any:
     """A dataset created with `plist`, with its missing groups and hpcflow's attributes."""
     h5py = library()
     release_gil()
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
-    kind = h5py.h5t.py_create(on_disk(place.dtype), logical=True)
-    if place.shape:
-        space = h5py.h5s.create_simple(place.shape)
+    kind = h5py.h5t.py_create(on_disk(spec.dtype), logical=True)
+    if spec.shape:
+        space = h5py.h5s.create_simple(spec.shape)
     else:
         space = h5py.h5s.create(h5py.h5s.SCALAR)
-    dataset_id = h5py.h5d.create(file.id, place.path.encode(), kind, space, plist, links)
-    h5py.Dataset(dataset_id).attrs["name"] = place.name
-    if on_disk(place.dtype) != place.dtype:
-        h5py.Dataset(dataset_id).attrs["dtype"] = place.dtype
+    dataset_id = h5py.h5d.create(file.id, spec.path.encode(), kind, space, plist, links)
+    h5py.Dataset(dataset_id).attrs["name"] = spec.name
+    if on_disk(spec.dtype) != spec.dtype:
+        h5py.Dataset(dataset_id).attrs["dtype"] = spec.dtype
     return dataset_id
 
 
@@ -185,29 +185,29 @@ def as_bytes(text: str) -> np.ndarray:
     return np.frombuffer(text.encode() or b" ", np.uint8)
 
 
-def add_virtual(file: Any, place: DatasetSpec, sources: Sequence[VirtualSource]) -> None:
+def add_virtual(file: Any, spec: DatasetSpec, sources: Sequence[VirtualSource]) -> None:
     """Create a virtual dataset of the rows in the parts; unmapped floats read as NaN.
 
     A scalar is an external link to its part.
     """
     h5py = library()
-    if not place.shape:
+    if not spec.shape:
         release_gil()
-        file[place.path] = h5py.ExternalLink(sources[0].file, place.path)
+        file[spec.path] = h5py.ExternalLink(sources[0].file, spec.path)
         return
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if sources:
         plist.set_layout(h5py.h5d.VIRTUAL)
-        dtype = on_disk(place.dtype)
+        dtype = on_disk(spec.dtype)
         if dtype.kind in "fc":
             plist.set_fill_value(np.array(np.nan, dtype))
     for source in sources:
-        rows = (source.stop - source.start, *place.shape[1:])
-        target_space = h5py.h5s.create_simple(place.shape)
+        rows = (source.stop - source.start, *spec.shape[1:])
+        target_space = h5py.h5s.create_simple(spec.shape)
         target_space.select_hyperslab((source.start, *(0 for _ in rows[1:])), rows)
         source_space = h5py.h5s.create_simple(rows)
-        plist.set_virtual(target_space, source.file.encode(), place.path.encode(), source_space)
-    _create_dataset(file, place, plist)
+        plist.set_virtual(target_space, source.file.encode(), spec.path.encode(), source_space)
+    _create_dataset(file, spec, plist)
 
 
 def reserve(path: Path) -> None:

@@ -195,15 +195,15 @@ def read_all(fd: int, data: memoryview, offset: int, path: Path) -> None:
 
 
 def uncovered_pieces(
-    path: Path, start: int, used: Sequence[tuple[int, int]]
+    path: Path, start: int, covered_ranges: Sequence[tuple[int, int]]
 ) -> list[DigestedRange]:
-    """The bytes from `start` to the end that no range of `used` covers, as pieces with CRC-32."""
+    """The bytes from `start` to the end outside `covered_ranges`, as pieces with CRC-32."""
     size = path.stat().st_size
     pieces: list[DigestedRange] = []
     buffer = memoryview(bytearray(PIECE_BYTES))
     fd = os.open(path, os.O_RDONLY)
     try:
-        for low, high in [*sorted(used), (size, size)]:
+        for low, high in [*sorted(covered_ranges), (size, size)]:
             while start < low:
                 data = buffer[: min(PIECE_BYTES, low - start)]
                 read_all(fd, data, start, path)

@@ -14,8 +14,8 @@ from typing import Any
 from hpcflow.graph.dtypes import NUMERIC, bool_, text_of
 
 DTYPES = {text_of(dtype): dtype for dtype in (*NUMERIC, bool_)}
-MOST = 1 << 62  # limit of bytes, rows and offsets
-MOST_DIMENSIONS = 32  # the limit of HDF5 and of NumPy
+MAX_VALUE = 1 << 62  # limit of bytes, rows and offsets
+MAX_DIMENSIONS = 32  # the limit of HDF5 and of NumPy
 COUNTS = ("serial", "step", "ranks", "servers", "replicas", "tasks_per_replica")
 
 
@@ -53,12 +53,12 @@ def _require(holds: bool, said: str) -> None:
         raise InvalidHeader(said)
 
 
-def _count(value: Any, what: str) -> None:
-    _require(type(value) is int and 0 <= value < MOST, f"{what} is {value!r}")
+def _count(value: Any, label: str) -> None:
+    _require(type(value) is int and 0 <= value < MAX_VALUE, f"{label} is {value!r}")
 
 
-def _list(value: Any, what: str) -> Any:
-    _require(isinstance(value, list), f"{what} is no list")
+def _list(value: Any, label: str) -> Any:
+    _require(isinstance(value, list), f"{label} is no list")
     return value
 
 
@@ -123,10 +123,10 @@ def _array_specs(facts: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
         _require(isinstance(dtype, str) and dtype in DTYPES, f"{name!r} is of dtype {dtype!r}")
         for size in _list(shape, f"the shape of {name!r}"):
             _count(size, f"a size of {name!r}")
-        _require(len(shape) <= MOST_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
+        _require(len(shape) <= MAX_DIMENSIONS, f"{name!r} has {len(shape)} dimensions")
         row = DTYPES[dtype].itemsize * math.prod(shape[1:])
         most = 16 * math.prod(size or 1 for size in shape)  # NumPy limits it even if a size is 0
-        _require(most < MOST, f"{name!r} is of shape {shape}")
+        _require(most < MAX_VALUE, f"{name!r} is of shape {shape}")
         specs[name] = (shape[0] if shape else 1, row)
     paths = facts.get("paths")
     _require(isinstance(paths, dict), "paths is no table")
@@ -181,22 +181,22 @@ def _is_policy(best: Any) -> bool:
     return kinds == [str, str, int] and best[1] in ("min", "max") and best[2] > 0
 
 
-def _check_position(place: Mapping[str, Any]) -> None:
+def _check_position(position: Mapping[str, Any]) -> None:
     """Validate the position of a dataset."""
     for name in ("epoch", "taken", "batch"):
-        _count(place.get(name, 0), name)
-    _require("epoch" in place, "a position has no epoch")
+        _count(position.get(name, 0), name)
+    _require("epoch" in position, "a position has no epoch")
     for name in ("left", "begun_with"):
-        _require(isinstance(place.get(name, {}), dict), f"{name} is no table")
+        _require(isinstance(position.get(name, {}), dict), f"{name} is no table")
         _require(
-            all(epoch.isdecimal() for epoch in place.get(name, {})), f"{name} is not by epochs"
+            all(epoch.isdecimal() for epoch in position.get(name, {})), f"{name} is not by epochs"
         )
-    for ranges in place.get("left", {}).values():
+    for ranges in position.get("left", {}).values():
         for pair in _list(ranges, "left"):
             _require(isinstance(pair, list) and len(pair) == 2, f"{pair!r} is no range")
             _count(pair[0], "left")
             _count(pair[1], "left")
-    for size in place.get("begun_with", {}).values():
+    for size in position.get("begun_with", {}).values():
         _count(size, "begun_with")
 
 

@@ -33,17 +33,17 @@ class SlabRecord(TypedDict):
     crcs: list[list[int]]  # of each piece: its bytes, its CRC-32
 
 
-def local_pieces(store: StateStore, wanted: Mapping[str, str]) -> list[HeldRows]:
-    """This rank's pieces of the variables `wanted` (variable -> name in the checkpoint).
+def local_pieces(store: StateStore, array_names: Mapping[str, str]) -> list[HeldRows]:
+    """This rank's pieces of the variables `array_names` (variable -> name in the checkpoint).
 
     Of a slot that each piece has for itself, the first copy represents all.
     """
     pieces = []
     for state in store.states.values():
-        if state.variable in wanted and state.array is not None:
+        if state.variable in array_names and state.array is not None:
             copy = state.copied[0] if state.copied else 0
             name, dtype, shape = (
-                wanted[state.variable],
+                array_names[state.variable],
                 text_of(state.dtype),
                 tuple(state.full_shape),
             )
@@ -148,11 +148,12 @@ def write_part(
     rank: int,
     duty: Sequence[Slab],
     versions: Mapping[Slab, PinnedRows],
-    done: Callable[[Slab], object] = lambda slab: None,
+    on_written: Callable[[Slab], object] = lambda slab: None,
 ) -> Record:
     """Write the own file of `rank`, a dataset for its rows of each variable; returns its record.
 
-    `done` is called with each slab when its version is no longer needed, before it is durable.
+    `on_written` is called with each slab when its version is no longer needed, before it is
+    durable.
     """
     block, facts = (
         header_digests.user_block_size(header_text_bytes(plan.by_name, duty)),
@@ -173,7 +174,7 @@ def write_part(
             offset = offsets[slab.name]
             assert offset is not None
             slabs.append(_write_slab(fd, offset, slab, versions[slab]))
-            done(slab)
+            on_written(slab)
     finally:
         os.close(fd)
     return finish_file(path, {"kind": "part", **facts}, slabs, block)

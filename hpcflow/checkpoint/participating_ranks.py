@@ -39,16 +39,16 @@ class ParticipatingRanks:
         self.size = self._drivers.size if self._drivers else 1
         self.number = self._drivers.rank if self._drivers else 0
 
-    def gather(self, mine: Any) -> list[Any] | None:
+    def gather(self, local_value: Any) -> list[Any] | None:
         """The data of all drivers (plain, JSON) on the chief; None elsewhere."""
         self.context.meet("saving or loading")  # steps that one driver has begun are over then
         if self._drivers is None:
-            return [mine]
-        text, drivers = json.dumps(mine), self._drivers
+            return [local_value]
+        text, drivers = json.dumps(local_value), self._drivers
         rows = self._call_locked(lambda: drivers.gather_text(text))
         return None if rows is None else [json.loads(row) for row in rows]
 
-    def say(self, value: Any = None) -> Any:
+    def broadcast(self, value: Any = None) -> Any:
         """The chief's data (plain, JSON), on all drivers."""
         if self._drivers is None:
             return value
@@ -56,17 +56,18 @@ class ParticipatingRanks:
         drivers = self._drivers
         return json.loads(self._call_locked(lambda: drivers.broadcast_text(text)))
 
-    def decide(self, mine: Any, chief: Callable[[list[Any]], Any]) -> Any:
+    def decide(self, local_value: Any, chief: Callable[[list[Any]], Any]) -> Any:
         """The result of `chief` for the data of all drivers; an error of one is raised on all.
 
-        `mine` and what `chief` returns are results of `attempt`, or plain data without "error".
+        `local_value` and what `chief` returns are results of `attempt`, or plain data without
+        "error".
         """
-        rows = self.gather(mine)
+        rows = self.gather(local_value)
         if rows is None:
-            answer = self.say()
+            answer = self.broadcast()
         else:
             wrong = [row for row in rows if "error" in row]
-            answer = self.say(
+            answer = self.broadcast(
                 wrong[0] if wrong else run_or_error(self.context, lambda: chief(rows))
             )
         if "error" in answer:

@@ -49,11 +49,13 @@ def newest_valid_checkpoint(context: RankContext, directory: Path) -> SavedCheck
     bad: list[str] = []
     for i in range(team.decide({}, look)):
         ckpt = ckpts[i] if context.is_chief else None
-        path, error, facts = team.say(ckpt and [str(ckpt.path), _fault_message(ckpt), ckpt.facts])
+        path, error, facts = team.broadcast(
+            ckpt and [str(ckpt.path), _fault_message(ckpt), ckpt.facts]
+        )
         wrong = (
             [error]
             if error
-            else team.say(_collect_faults(team, SavedCheckpoint(Path(path), facts)))
+            else team.broadcast(_collect_faults(team, SavedCheckpoint(Path(path), facts)))
         )
         if not wrong:
             return SavedCheckpoint(Path(path), facts)
@@ -69,8 +71,8 @@ def newest_valid_checkpoint(context: RankContext, directory: Path) -> SavedCheck
     return None
 
 
-def _fault_message(one: checkpoint_directory.CheckpointEntry) -> str | None:
-    return None if one.error is None else one.error.message
+def _fault_message(entry: checkpoint_directory.CheckpointEntry) -> str | None:
+    return None if entry.error is None else entry.error.message
 
 
 def open_valid_checkpoint(context: RankContext, path: Path) -> SavedCheckpoint:
@@ -81,11 +83,11 @@ def open_valid_checkpoint(context: RankContext, path: Path) -> SavedCheckpoint:
     """
     team = ParticipatingRanks(context)
     row = run_or_error(context, lambda: _readable(path).facts) if context.is_chief else None
-    answer = team.say(row)
+    answer = team.broadcast(row)
     if "error" in answer:
         raise error_from_answer(answer)
     saved = SavedCheckpoint(path, answer["value"])
-    wrong = team.say(_collect_faults(team, saved))
+    wrong = team.broadcast(_collect_faults(team, saved))
     if wrong:
         raise CheckpointCorruptError(
             f"{path} is damaged:\n  " + "\n  ".join(wrong[:10]),
@@ -120,19 +122,19 @@ def restore_variables(
     context: RankContext,
     store: StateStore,
     saved: SavedCheckpoint,
-    wanted: Mapping[str, str],
+    array_names: Mapping[str, str],
     arrays: list[ArraySpec],
     with_draws: bool = True,
-    own: Mapping[str, str] | None = None,
+    per_replica_names: Mapping[str, str] | None = None,
     reshape: bool = False,
 ) -> None:
-    """Set the variables `wanted` (variable -> name in the checkpoint) to their saved values.
+    """Set the variables `array_names` (variable -> name in the checkpoint) to their saved values.
 
     `arrays` are those variables by their names in the checkpoint; every rank reads the rows that it
-    hosts. Each replica has its own value of the variables in `own`. Their saved values are
-    distributed over the replicas: a replica that gets several values adds them, one that gets none
-    takes zeros. With `reshape`, variables that replicas share may have another shape with as many
-    elements.
+    hosts. Each replica has its own value of the variables in `per_replica_names`. Their saved
+    values are distributed over the replicas: a replica that gets several values adds them, one that
+    gets none takes zeros. With `reshape`, variables that replicas share may have another shape with
+    as many elements.
 
     Ranks:  every rank that runs the script, between steps.
     Errors: CheckpointMismatchError with a diff; CheckpointError if a file cannot be read.
@@ -147,8 +149,8 @@ def restore_variables(
     plan = LoadPlan(
         path=os.path.abspath(saved.path),
         id=saved.facts["id"],
-        wanted=dict(wanted),
-        own=_names_to_add(context, saved, own or {}),
+        wanted=dict(array_names),
+        own=_names_to_add(context, saved, per_replica_names or {}),
         seed=saved.facts.get("random_seed") if with_draws else None,
         draws=(),
     )
@@ -168,12 +170,15 @@ def restore_variables(
 
 
 def _names_to_add(
-    context: RankContext, saved: SavedCheckpoint, own: Mapping[str, str]
+    context: RankContext, saved: SavedCheckpoint, per_replica_names: Mapping[str, str]
 ) -> dict[str, list[str]]:
     """Variable -> the names in the checkpoint whose values this replica adds."""
     there = int(saved.facts["replicas"])
     replicas = range(context.replica, there, context.roles.replicas)
-    dealt = {v: [replica_names({v: name}, r)[v] for r in replicas] for v, name in own.items()}
+    dealt = {
+        v: [replica_names({v: name}, r)[v] for r in replicas]
+        for v, name in per_replica_names.items()
+    }
     return {v: [name for name in names if name in saved.arrays] for v, names in dealt.items()}
 
 

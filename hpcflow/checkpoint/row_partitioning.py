@@ -14,19 +14,19 @@ from hpcflow.runtime.job.rank_context import RankContext
 def rows_to_write(
     context: RankContext,
     rank: int,
-    found: Sequence[HeldRows],
-    own: Container[str],
+    held_rows: Sequence[HeldRows],
+    per_replica_names: Container[str],
     replica: int,
     leads: bool,
 ) -> list[Slab]:
-    """The rows that `rank`, which has `found`, writes.
+    """The rows that `rank`, which has `held_rows`, writes.
 
     Servers write what they host. Among the replicas, each rank of `writers` writes a share of what
-    all replicas have. The variables that each replica has for itself (named in `own`) are written
-    whole. In parameter-server mode, so are variables on workers, by the replica that `leads` (the
-    chief's).
+    all replicas have. The variables that each replica has for itself (`per_replica_names`) are
+    written whole. In parameter-server mode, so are variables on workers, by the replica
+    that `leads` (the chief's).
     """
-    some = [h for h in found if h.name not in own]
+    some = [h for h in held_rows if h.name not in per_replica_names]
     shared: list[Slab] = []
     if rank in context.roles.servers:
         shared = [h.slab for h in some if not h.copy]
@@ -34,8 +34,8 @@ def rows_to_write(
         shared = _shared_rows(context, rank, some, replica)
     elif leads:
         shared = [h.slab for h in some]
-    own_slabs = [h.slab for h in found if h.name in own]
-    empty = {h.name for h in found if 0 in h.shape}
+    own_slabs = [h.slab for h in held_rows if h.name in per_replica_names]
+    empty = {h.name for h in held_rows if 0 in h.shape}
     return [slab for slab in (*shared, *own_slabs) if slab.name not in empty]
 
 

@@ -45,38 +45,45 @@ class SaveRequest(NamedTuple):
     """The variables and facts to save, and the folder."""
 
     directory: Path
-    wanted: dict[str, str]
+    array_names: dict[str, str]
     facts: Callable[[list[Any]], Facts]
     texts: Callable[[], dict[str, str]]
     form: str
-    own: frozenset[str]
+    per_replica_names: frozenset[str]
 
 
 def make_request(
     context: RankContext,
     directory: Path,
-    wanted: Mapping[str, str],
+    array_names: Mapping[str, str],
     facts: Callable[[list[Any]], Facts],
     texts: Callable[[], dict[str, str]] = dict,
     form: str = "auto",
-    own: Mapping[str, str] | None = None,
+    per_replica_names: Mapping[str, str] | None = None,
 ) -> SaveRequest:
-    """The variables `wanted` (variable -> name in the checkpoint), to be saved into a folder.
+    """The variables `array_names` (variable -> name in the checkpoint), to be saved into a folder.
 
     `facts` runs on the chief. It computes further facts of the checkpoint, at least "step", from
     the data of all drivers. `texts` runs on the chief; its texts become datasets of the file. Each
-    replica has its own value of the variables in `own`, saved under the names of `replica_names`.
+    replica has its own value of the variables in `per_replica_names`, saved under the names of
+    `replica_names`.
     """
-    alone = replica_names(own or {}, context.replica)
+    alone = replica_names(per_replica_names or {}, context.replica)
     return SaveRequest(
-        directory, {**wanted, **alone}, facts, texts, form, frozenset(alone.values())
+        directory, {**array_names, **alone}, facts, texts, form, frozenset(alone.values())
     )
 
 
 def save_checkpoint(
-    context: RankContext, store: StateStore, ask: SaveRequest, mine: Any = None, keep: int = 5
+    context: RankContext,
+    store: StateStore,
+    ask: SaveRequest,
+    local_facts: Any = None,
+    keep: int = 5,
 ) -> Path:
-    """Write a checkpoint while all ranks wait; returns its path. `mine` is input to the facts.
+    """Write a checkpoint while all ranks wait; returns its path.
+
+    `local_facts` is input to the facts.
 
     The folder keeps the newest `keep` checkpoints, 0 for all.
 
@@ -84,7 +91,7 @@ def save_checkpoint(
     Errors: CheckpointError on all of them; the folder's earlier checkpoints are unchanged.
     """
     team = ParticipatingRanks(context)
-    duties, plan = make_plan(team, store, ask, mine)
+    duties, plan = make_plan(team, store, ask, local_facts)
     duty = duties.pop(context.rank, [] if context.rank in plan.writers else None)
     message = {"do": "write", **plan.as_message()}
     requests = {rank: {**message, "duty": slabs} for rank, slabs in duties.items()}
@@ -114,23 +121,23 @@ def discard_draft(plan: SavePlan) -> None:
 
 
 def make_plan(
-    team: ParticipatingRanks, store: StateStore, ask: SaveRequest, mine: Any
+    team: ParticipatingRanks, store: StateStore, ask: SaveRequest, local_facts: Any
 ) -> tuple[dict[int, list[Slab]], SavePlan]:
     """The slabs that this driver and its served ranks write, by rank; and the plan of the save.
 
     The draft exists when this returns.
     """
     context = team.context
-    request = {"do": "survey", "wanted": ask.wanted}
+    request = {"do": "survey", "wanted": ask.array_names}
     answers = team.call(dict.fromkeys(served_ranks(context), request), store)
     surveys = {
-        context.rank: run_or_error(context, lambda: survey_variables(store, ask.wanted)),
+        context.rank: run_or_error(context, lambda: survey_variables(store, ask.array_names)),
         **answers(),
     }
     wrong = [row for row in surveys.values() if "error" in row]
     replies = {rank: row.get("value", {}) for rank, row in surveys.items()}
     pieces = {rank: [HeldRows(*h) for h in msg.get("held", ())] for rank, msg in replies.items()}
-    mine_to_say = (ask.own, context.replica, context.is_chief)
+    mine_to_say = (ask.per_replica_names, context.replica, context.is_chief)
     all_duties = {rank: rows_to_write(context, rank, h, *mine_to_say) for rank, h in pieces.items()}
     duties = {rank: duty for rank, duty in all_duties.items() if duty}
     row = (
@@ -141,12 +148,12 @@ def make_plan(
             "writers": list(duties),
             "slabs": [slab for duty in duties.values() for slab in duty],
             "draws": {context.task_name(rank): msg["draws"] for rank, msg in replies.items()},
-            "mine": mine,
+            "mine": local_facts,
             "seed": [store.seed.job, store.seed.session],
         }
     )
     message = team.decide(row, functools.partial(_decide, context, ask))
-    return duties, SavePlan.of_message({**message, "wanted": ask.wanted})
+    return duties, SavePlan.of_message({**message, "wanted": ask.array_names})
 
 
 def _choose_form(context: RankContext, form: str) -> str:
@@ -171,7 +178,7 @@ def _choose_form(context: RankContext, form: str) -> str:
 def _decide(context: RankContext, ask: SaveRequest, rows: Sequence[Any]) -> Facts:
     """On the chief: the plan of the save, as plain data; creates the draft."""
     arrays = {name: array for row in rows for name, array in decode_arrays(row).items()}
-    missing = sorted(set(ask.wanted.values()) - set(arrays))
+    missing = sorted(set(ask.array_names.values()) - set(arrays))
     if missing:
         raise CheckpointError(
             f"{len(missing)} variables have no value yet: {', '.join(missing[:5])}",

@@ -27,19 +27,22 @@ POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: populates pages, c
 
 
 def reserve_buffers(
-    context: RankContext, store: StateStore, wanted: Mapping[str, str], own: Mapping[str, str]
+    context: RankContext,
+    store: StateStore,
+    array_names: Mapping[str, str],
+    per_replica_names: Mapping[str, str],
 ) -> None:
     """Allocate the second buffers of what this rank and its served ranks will write.
 
-    `wanted` and `own` are variables -> names in the checkpoint, as for a save. Served ranks do so
-    without a reply.
+    `array_names` and `per_replica_names` are variables -> names in the checkpoint, as for a save.
+    Served ranks do so without a reply.
 
     Ranks: every rank that runs the script, each by itself, when its variables have values.
     """
     request = {
         "do": "prepare",
-        "wanted": dict(wanted),
-        "own": list(own.values()),
+        "wanted": dict(array_names),
+        "own": list(per_replica_names.values()),
         "replica": context.replica,
         "leads": context.is_chief,
         "store": [context.rank, store.number],
@@ -55,11 +58,15 @@ def reserve_buffers(
     context.executor.run_locked(begin, lambda: True)
 
 
-def reserve_local_buffers(context: RankContext, store: StateStore, told: Mapping[str, Any]) -> None:
+def reserve_local_buffers(
+    context: RankContext, store: StateStore, request: Mapping[str, Any]
+) -> None:
     """Reserve this rank's second buffers, populated by a thread; needs the progress lock."""
-    names = told["wanted"]
+    names = request["wanted"]
     pieces = local_pieces(store, names)
-    duty = rows_to_write(context, context.rank, pieces, told["own"], told["replica"], told["leads"])
+    duty = rows_to_write(
+        context, context.rank, pieces, request["own"], request["replica"], request["leads"]
+    )
     states = [state for _, state in slab_states(store, names, duty)]
     hosts = [state for state in states if isinstance(state.array, np.ndarray)]
     buffers = [b for b in (state.reserve() for state in hosts) if b is not None]

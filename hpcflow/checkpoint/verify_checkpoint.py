@@ -45,22 +45,22 @@ def checkpoint_candidates(path: Path) -> list[checkpoint_directory.CheckpointEnt
 
 
 def verify_checkpoint(
-    one: checkpoint_directory.CheckpointEntry, threads: int = 1
+    entry: checkpoint_directory.CheckpointEntry, threads: int = 1
 ) -> VerificationReport:
     """Check every byte of a checkpoint on `threads` threads, and then its HDF5 structure."""
-    if one.facts is None:
-        text = one.error.message if one.error else "it cannot be read"
+    if entry.facts is None:
+        text = entry.error.message if entry.error else "it cannot be read"
         return VerificationReport(
-            one.path,
+            entry.path,
             None,
-            [CheckpointFault(checkpoint_directory.index_file(one.path).name, (), text)],
+            [CheckpointFault(checkpoint_directory.index_file(entry.path).name, (), text)],
         )
-    saved = SavedCheckpoint(one.path, one.facts)
+    saved = SavedCheckpoint(entry.path, entry.facts)
     with ThreadPoolExecutor(threads) as pool:
         shares = pool.map(lambda who: saved.faults(who, threads), range(threads))
         faults = list({fault.text: fault for some in shares for fault in some}.values())
-    gone = {fault.file for fault in faults if fault.whole}
-    faults = [fault for fault in faults if fault.whole or fault.file not in gone]
+    gone = {fault.file for fault in faults if fault.whole_file}
+    faults = [fault for fault in faults if fault.whole_file or fault.file not in gone]
     if not faults:  # HDF5 opens only files whose bytes are good
         faults = list(structure_faults(saved))
-    return VerificationReport(one.path, one.facts, faults)
+    return VerificationReport(entry.path, entry.facts, faults)

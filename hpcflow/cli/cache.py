@@ -71,10 +71,10 @@ def _removed(file: CachedFile) -> bool:
     return True
 
 
-def _data(place: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, Any]:
+def _data(cache_folder: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, Any]:
     now = time.time()
     return {
-        "folder": str(place.directory) if place else None,
+        "folder": str(cache_folder.directory) if cache_folder else None,
         "files": len(files),
         "bytes": sum(file.nbytes for file in files),
         "oldest_s": round(now - files[0].modified) if files else None,
@@ -82,15 +82,17 @@ def _data(place: CacheFolder | None, files: Sequence[CachedFile]) -> dict[str, A
     }
 
 
-def _row(name: str, place: CacheFolder | None, files: Sequence[CachedFile]) -> tuple[str, ...]:
+def _row(
+    name: str, cache_folder: CacheFolder | None, files: Sequence[CachedFile]
+) -> tuple[str, ...]:
     ages = (age(files[0].modified), age(files[-1].modified)) if files else ("-", "-")
-    folder = str(place.directory) if place else "none (disabled by the environment)"
+    folder = str(cache_folder.directory) if cache_folder else "none (disabled by the environment)"
     return name, str(len(files)), format_bytes(sum(file.nbytes for file in files)), *ages, folder
 
 
-def age(made: float) -> str:
+def age(created: float) -> str:
     """The age of a file as text, for example `3 hours`."""
-    seconds = max(0.0, time.time() - made)
+    seconds = max(0.0, time.time() - created)
     for unit, unit_s in (("days", DAY_S), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

@@ -65,6 +65,6 @@ def _json_value(value: object) -> object:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def row(one: CheckpointDifference) -> str:
+def row(difference: CheckpointDifference) -> str:
     """A difference as text."""
-    return f"  {one.kind:<9} {escape_line(one.name)}: {escape_line(one.text)}"
+    return f"  {difference.kind:<9} {escape_line(difference.name)}: {escape_line(difference.text)}"

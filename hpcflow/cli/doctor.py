@@ -85,11 +85,13 @@ def _inspect_in_child(settings: Settings) -> RankFacts:
         return RankFacts(node=os.uname().nodename, broken={"mpi4py": f"MPI does not start: {why}"})
 
 
-def _inspect_job(place: launcher_detection.LaunchedRank, settings: Settings) -> JobFacts | None:
+def _inspect_job(
+    launched_rank: launcher_detection.LaunchedRank, settings: Settings
+) -> JobFacts | None:
     """The facts of this rank; on rank 0 those of the whole job, on others None."""
-    rank = rank_inspection.of_rank(place, settings)
+    rank = rank_inspection.of_rank(launched_rank, settings)
     if rank.launch_error or not rank.world_size:  # no MPI world: the launcher's first rank reports
-        return JobFacts([rank]) if place.rank == 0 else None
+        return JobFacts([rank]) if launched_rank.rank == 0 else None
     from hpcflow.doctor import network_benchmark
 
     try:

@@ -12,7 +12,7 @@ from typing import Any
 from hpcflow.errors import LaunchError
 from hpcflow.graph.graph import Tensor
 
-Named = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
 HELP = (
     "function that builds the inference graph in the default graph and returns (inputs, outputs), "
@@ -20,7 +20,7 @@ HELP = (
 )
 
 
-def build(spec: str) -> tuple[Named, Named]:
+def build(spec: str) -> tuple[NamedTensors, NamedTensors]:
     """The inputs and outputs, by name, of the graph that FILE.py:FUNCTION builds.
 
     It builds in the default graph.
@@ -44,7 +44,7 @@ def build(spec: str) -> tuple[Named, Named]:
     return _name_tensors(pair[0], spec), _name_tensors(pair[1], spec)
 
 
-def _name_tensors(nodes: Any, spec: str) -> Named:
+def _name_tensors(nodes: Any, spec: str) -> NamedTensors:
     if isinstance(nodes, Tensor):
         nodes = [nodes]
     if isinstance(nodes, Sequence):

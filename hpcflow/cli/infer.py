@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.cli.graph_argument import HELP, Named, build, is_onnx
+from hpcflow.cli.graph_argument import HELP, NamedTensors, build, is_onnx
 from hpcflow.cli.run import check_folder, enter
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import DataError, HpcflowError, LaunchError
@@ -91,7 +91,7 @@ def _start(args: argparse.Namespace) -> None:
     check_folder()
     program = [sys.executable, "-m", "hpcflow", "infer", args.checkpoint, args.data, *options]
     start = launcher_detection.start_command(args.ranks, program)
-    err(f"hpcflow: starting {args.ranks} ranks by {start.why}")
+    err(f"hpcflow: starting {args.ranks} ranks by {start.reason}")
     start.become()
 
 
@@ -123,9 +123,9 @@ class InferenceJob:
         shares = self.team.gather({"part": str(self.part), "rows": stop - start})
         if shares is not None:
             self._join([Path(row["part"]) for row in shares if row["rows"]], count)
-        self.team.say()  # barrier: no rank leaves before the file exists
+        self.team.broadcast()  # barrier: no rank leaves before the file exists
 
-    def _session(self) -> tuple[Any, Named, Named]:
+    def _session(self) -> tuple[Any, NamedTensors, NamedTensors]:
         from hpcflow.ops.variables.variable_ops import (
             global_variables,
             global_variables_initializer,

@@ -54,10 +54,10 @@ def main(args: argparse.Namespace) -> int:
     return 1
 
 
-def _problems(one: checkpoint_directory.CheckpointEntry) -> list[str]:
-    if one.facts is None:
-        return [one.error.message if one.error else "it cannot be read"]
-    return SavedCheckpoint(one.path, one.facts).problems()
+def _problems(entry: checkpoint_directory.CheckpointEntry) -> list[str]:
+    if entry.facts is None:
+        return [entry.error.message if entry.error else "it cannot be read"]
+    return SavedCheckpoint(entry.path, entry.facts).problems()
 
 
 def _checkpoint_data(saved: SavedCheckpoint) -> dict[str, Any]:

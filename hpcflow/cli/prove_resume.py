@@ -33,7 +33,7 @@ from hpcflow.settings import PREFIX, Settings, new_seed
 
 TAKES_SCRIPT = True
 STEPS = 20  # before the signal
-SHOWN = 5  # arrays listed
+MAX_SHOWN = 5  # arrays listed
 TAIL = 15  # output lines of a failed run
 
 
@@ -151,12 +151,12 @@ class ScriptRunner:
             )
         return first
 
-    def run(self, name: str, where: str, stop_at: int, fault: str = "") -> ScriptRun:
-        """One run, which saves to the folder `where` and resumes from the checkpoint in it.
+    def run(self, name: str, subfolder: str, stop_at: int, fault: str = "") -> ScriptRun:
+        """One run, which saves to the folder `subfolder` and resumes from the checkpoint in it.
 
         Errors: LaunchError if it fails, CheckpointError if it saves nothing.
         """
-        place, log = self._folder / where, self._folder / f"{name}.log"
+        place, log = self._folder / subfolder, self._folder / f"{name}.log"
         settings = {
             **self._settings,
             "run_dir": str(self._folder / "runs" / name),
@@ -219,36 +219,36 @@ def described(saved: SavedCheckpoint) -> str:
     )
 
 
-def rows(found: Sequence[CheckpointDifference]) -> list[str]:
+def rows(diffs: Sequence[CheckpointDifference]) -> list[str]:
     """Text: the first differences."""
-    extra = len(found) - SHOWN
-    shown = [row(entry) for entry in found[:SHOWN]]
+    extra = len(diffs) - MAX_SHOWN
+    shown = [row(entry) for entry in diffs[:MAX_SHOWN]]
     return shown + ([f"  ... {extra} more"] if extra > 0 else [])
 
 
 def reasons(
     saved: SavedCheckpoint,
-    found: Sequence[CheckpointDifference],
-    again: Sequence[CheckpointDifference],
+    diffs: Sequence[CheckpointDifference],
+    baseline_diffs: Sequence[CheckpointDifference],
 ) -> list[str]:
     """Likely reasons, as far as checkpoints show them.
 
-    `again` is the difference between two uninterrupted runs.
+    `baseline_diffs` is the difference between two uninterrupted runs.
     """
     rule, places = saved.facts.get("sync", "all"), saved.facts.get("position", [])
     if rule != "all":
         return [
             f"asynchronous workers (sync={rule}): no two runs are equal"
-            + ("" if again else ", though the two uninterrupted ones were")
+            + ("" if baseline_diffs else ", though the two uninterrupted ones were")
             + "; use --sync all"
         ]
-    if again:
+    if baseline_diffs:
         return [
             "two uninterrupted runs differ as well, so resuming is not the cause: random numbers "
             "without a seed (NumPy, Python), time, threads, or kernels that sum in any order"
         ]
     likely = []
-    if any(entry.kind == "position" for entry in found):
+    if any(entry.kind == "position" for entry in diffs):
         likely.append("the order of the data: the resumed run is at another position of a dataset")
     if places and not saved.facts.get("samples"):
         likely.append(
@@ -260,7 +260,7 @@ def reasons(
             "the data: the script feeds its own data, so it restarted it; hf.data keeps "
             "its position"
         )
-    if any(entry.kind == "fact" for entry in found):
+    if any(entry.kind == "fact" for entry in diffs):
         likely.append("additional random draws or steps of the resumed run")
     return likely or [
         "state outside the graph, which no checkpoint holds: counters of the script, "

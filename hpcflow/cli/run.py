@@ -165,18 +165,25 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
 
 
 def check(
-    asked: int | None, place: launcher_detection.LaunchedRank | None, settings: Settings
+    requested_ranks: int | None,
+    launched_rank: launcher_detection.LaunchedRank | None,
+    settings: Settings,
 ) -> None:
     """Check the options before the ranks start.
 
     Errors: LaunchError naming the option and a valid number.
     """
-    if asked is not None and asked < 1:
-        raise LaunchError(f"-n {asked}: there must be at least one rank")
-    if asked is not None and place is not None and asked != place.size:
+    if requested_ranks is not None and requested_ranks < 1:
+        raise LaunchError(f"-n {requested_ranks}: there must be at least one rank")
+    if (
+        requested_ranks is not None
+        and launched_rank is not None
+        and requested_ranks != launched_rank.size
+    ):
         raise LaunchError(
-            f"-n {asked}, but {place.launcher} has already started {place.size} ranks",
-            hint=f"leave -n out, or ask {place.launcher} for {asked} ranks",
+            f"-n {requested_ranks}, but {launched_rank.launcher} has already started "
+            f"{launched_rank.size} ranks",
+            hint=f"leave -n out, or ask {launched_rank.launcher} for {requested_ranks} ranks",
         )
     if settings.replace and not settings.survive:
         raise LaunchError(
@@ -184,8 +191,8 @@ def check(
             hint="give both options, or neither",
         )
     if settings.survive:
-        launcher_detection.check_survive(place)
-    ranks = place.size if place is not None else asked or 1
+        launcher_detection.check_survive(launched_rank)
+    ranks = launched_rank.size if launched_rank is not None else requested_ranks or 1
     fault_specification.check_faults(settings.inject, ranks)
     ps, k = settings.ps, settings.tasks_per_replica
     workers = ranks - ps
@@ -195,7 +202,7 @@ def check(
             "which leaves no worker",
             hint=f"start at least {ps + k} ranks (-n {ps + k}), or fewer servers (--ps)",
         )
-    if place is None and workers % k:  # started ranks may include servers (--serve)
+    if launched_rank is None and workers % k:  # started ranks may include servers (--serve)
         rank_count = ps + -(-workers // k) * k
         raise LaunchError(
             f"{workers} worker{'s' if workers > 1 else ''} cannot be divided into replicas of {k} "
@@ -222,10 +229,10 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     if args.hostfile:
         start = host_failure_tolerance.with_hosts(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
-    err(f"hpcflow: starting {args.ranks} {noun} by {start.why}")
+    err(f"hpcflow: starting {args.ranks} {noun} by {start.reason}")
     sys.stdout.flush()
     try:
-        if not start.why.startswith("mpirun"):
+        if not start.reason.startswith("mpirun"):
             start.become()
         several = host_failure_tolerance.spans_hosts(start, args.hostfile)
         return run_mpirun(start, args.ranks, settings, several)

@@ -22,7 +22,7 @@ from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.terminal_escaping import escape_line
 
-MOST = 10  # names per line
+MAX_NAMES = 10  # names per line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,5 +75,7 @@ def _rows(report: VerificationReport) -> list[str]:
 
 
 def _shortened(names: list[str]) -> str:
-    extra = len(names) - MOST
-    return ", ".join(map(escape_line, names[:MOST])) + (f" and {extra} more" if extra > 0 else "")
+    extra = len(names) - MAX_NAMES
+    return ", ".join(map(escape_line, names[:MAX_NAMES])) + (
+        f" and {extra} more" if extra > 0 else ""
+    )

@@ -65,7 +65,7 @@ class ArraySource:
 class _LastRead(threading.local):
     """The samples that this thread has read last, and their columns."""
 
-    asked: tuple[np.ndarray, list[np.ndarray]] | None = None
+    cached: tuple[np.ndarray, list[np.ndarray]] | None = None
 
 
 class ItemReader:
@@ -109,7 +109,7 @@ class ItemReader:
 
     def columns(self, numbers: np.ndarray) -> list[np.ndarray]:
         """The fields of these samples; cached until the same thread reads other samples."""
-        last = self._last.asked
+        last = self._last.cached
         if last is None or last[0] is not numbers:
             rows = [self.item(int(number)) for number in numbers]
             try:
@@ -119,7 +119,7 @@ class ItemReader:
                     f"items of {_value_text(self._items)} differ in shape: {error}",
                     hint="pad them to the same shape",
                 ) from error
-            last = self._last.asked = (numbers, columns)
+            last = self._last.cached = (numbers, columns)
         return last[1]
 
 

@@ -55,10 +55,10 @@ class Batch(dict[Tensor, np.ndarray]):
         self.update(fresh)
         self.__dict__.update(fresh.__dict__)
 
-    def __or__(self, more: Any) -> Batch:  # type: ignore[override]
+    def __or__(self, other: Any) -> Batch:  # type: ignore[override]
         """The same share with more feeds: `batch | {rate: 0.1}` counts as `batch` does."""
         batch = copy.copy(self)
-        batch.update(more)
+        batch.update(other)
         return batch
 
     def copy(self) -> Batch:
@@ -198,7 +198,7 @@ class ShardedBatches:
             if cluster.joins:
                 why = f"with sync={cluster.sync}: late gradients are dropped"
             say_once(f"balance=True has no effect {why}")
-        return itertools.count(self._balance.taken)
+        return itertools.count(self._balance.consumed)
 
     def _log_shares(self, samples: str) -> str:
         most, least = max(self.shares), min(self.shares)
@@ -218,11 +218,15 @@ class ShardedBatches:
         self,
         portions: Iterator[Portion],
         load: Callable[[Portion], list[Batch]],
-        ahead: int,
-        what: str,
+        prefetch_depth: int,
+        label: str,
     ) -> Iterator[Batch]:
-        """The batches of all portions; with `ahead`, threads load them. Counts the wait time."""
-        reader = PrefetchThreads(portions, load, ahead, self.readers) if ahead else None
+        """The batches of all portions; `prefetch_depth`: by threads. Counts the wait time."""
+        reader = (
+            PrefetchThreads(portions, load, prefetch_depth, self.readers)
+            if prefetch_depth
+            else None
+        )
         if reader is not None:
             self._reading.add(reader)
         try:
@@ -232,7 +236,7 @@ class ShardedBatches:
                     portion = next(portions, None)
                     loaded = None if portion is None else load(portion)
                 else:
-                    loaded = reader.take(self.context.executor.ledger, what)
+                    loaded = reader.take(self.context.executor.ledger, label)
                 self.input_wait_seconds += time.perf_counter() - begun
                 if loaded is None:
                     return
@@ -265,7 +269,7 @@ class ShardedBatches:
         if self._balance is not None:  # all workers restart with equal shares, without a message
             old = self._balance
             self._balance = SpeedBalance(
-                self.replicas, old.batch, old.lead, self.context.rank, old.taken
+                self.replicas, old.batch, old.lead, self.context.rank, old.consumed
             )
 
     def deal_again(self, batch: Batch) -> Batch:

@@ -311,7 +311,7 @@ class Dataset(ShardedBatches):
         for epoch_share in dealt:
             epoch, share = epoch_share
             size = len(share.indices)
-            place = (epoch, share.place // window) if window else None
+            place = (epoch, share.epoch_position // window) if window else None
             is_full = rows + size > most or len(portion) == self._most_together
             if portion and (is_full or place != last):
                 yield portion

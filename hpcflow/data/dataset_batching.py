@@ -14,20 +14,20 @@ from hpcflow.graph.graph import Tensor
 from hpcflow.graph.static_shape import Shape, as_shape, shape_text
 
 
-def stack_elements(column: Sequence[np.ndarray], what: str) -> np.ndarray:
-    """Elements of equal shapes as one array; the ShapeError otherwise names them as `what`."""
+def stack_elements(column: Sequence[np.ndarray], label: str) -> np.ndarray:
+    """Elements of equal shapes as one array; the ShapeError otherwise names them as `label`."""
     shapes = {x.shape for x in column}
     if len(shapes) > 1:
         text = " and ".join(shape_text(s) for s in sorted(shapes)[:2])
         raise ShapeError(
-            f"{what} has elements of shapes {text}", hint="use padded_batch() to make them equal"
+            f"{label} has elements of shapes {text}", hint="use padded_batch() to make them equal"
         )
     return np.stack(column)
 
 
-def padded_shape(leaf: TensorComponent, given: Any) -> Shape:
+def padded_shape(leaf: TensorComponent, target_shape: Any) -> Shape:
     """The shape of a component in a padded batch."""
-    shape = as_shape(given)
+    shape = as_shape(target_shape)
     if leaf.shape is not None and shape is not None and len(leaf.shape) != len(shape):
         raise ShapeError(
             f"elements {shape_text(leaf.shape)} cannot be padded to {shape_text(shape)}"
@@ -35,11 +35,11 @@ def padded_shape(leaf: TensorComponent, given: Any) -> Shape:
     return shape
 
 
-def paddings(structure: Any, leaves: Sequence[TensorComponent], given: Any) -> list[Any]:
+def paddings(structure: Any, leaves: Sequence[TensorComponent], padding_values: Any) -> list[Any]:
     """The padding value of each component, by default 0 or an empty string."""
-    if given is None:
+    if padding_values is None:
         return [b"" if leaf.dtype == string else 0 for leaf in leaves]
-    values = values_by_component(structure, given)
+    values = values_by_component(structure, padding_values)
     arrays = [
         as_array(_padding_value(v), leaf.dtype) for v, leaf in zip(values, leaves, strict=True)
     ]

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.dataset_functions import Given
+from hpcflow.data.dataset_functions import CapturedValues
 from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor
 
 
-def as_integer(what: str, given: Any, least: int) -> int:
-    """`given` as an int.
+def as_integer(label: str, value: Any, least: int) -> int:
+    """`value` as an int.
 
     Errors: ShapeError if it is not an integer, or below `least`.
     """
-    if not isinstance(given, (int, np.integer)) or given < least:
-        raise ShapeError(f"{what}({given!r}): a dataset needs an int of {least} or more here")
-    return int(given)
+    if not isinstance(value, (int, np.integer)) or value < least:
+        raise ShapeError(f"{label}({value!r}): a dataset needs an int of {least} or more here")
+    return int(value)
 
 
 class ElementCount:
@@ -27,28 +27,28 @@ class ElementCount:
     Errors: ShapeError, for a tensor when its value is known, if it is below `least`; DTypeError.
     """
 
-    def __init__(self, what: str, given: Any, least: int) -> None:
-        self._description, self._least = what, least
-        self.known: int | None = None
+    def __init__(self, label: str, value: Any, least: int) -> None:
+        self._description, self._least = label, least
+        self.static_value: int | None = None
         self.needs: list[Tensor] = []  # the tensor, if the value is one
-        if not isinstance(given, Tensor) and not hasattr(given, "as_tensor"):
-            self.known = as_integer(what, given, least)
+        if not isinstance(value, Tensor) and not hasattr(value, "as_tensor"):
+            self.static_value = as_integer(label, value, least)
             return
-        tensor = convert_to_tensor(given)
+        tensor = convert_to_tensor(value)
         if tensor.dtype.kind not in "iu" or tensor.shape not in (None, ()):
             raise DTypeError(
-                f"{what}({tensor.name!r}) of a dataset is {tensor.dtype} {tensor.shape}",
+                f"{label}({tensor.name!r}) of a dataset is {tensor.dtype} {tensor.shape}",
                 op=tensor.op.name,
                 line=tensor.op.line,
                 hint="give an integer scalar",
             )
         if tensor.op.type == "Const":
-            self.known = as_integer(what, int(tensor.op.attrs["value"]), least)
+            self.static_value = as_integer(label, int(tensor.op.attrs["value"]), least)
         else:
             self.needs = [tensor]
 
-    def of(self, given: Given) -> int:
-        """The number; `given` has the values of tensors."""
-        if self.known is not None:
-            return self.known
-        return as_integer(self._description, int(given[self.needs[0]]), self._least)
+    def evaluate(self, captured: CapturedValues) -> int:
+        """The number; `captured` has the values of tensors."""
+        if self.static_value is not None:
+            return self.static_value
+        return as_integer(self._description, int(captured[self.needs[0]]), self._least)

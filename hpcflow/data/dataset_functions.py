@@ -20,8 +20,10 @@ from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 
 Element = tuple[np.ndarray, ...]  # the leaves of a structure
-Given = dict[Tensor, np.ndarray]  # values of tensors of the outer graph
-Begin = Callable[[Given], Iterator[Element]]  # starts one pass over the elements of a dataset
+CapturedValues = dict[Tensor, np.ndarray]  # values of tensors of the outer graph
+Begin = Callable[
+    [CapturedValues], Iterator[Element]
+]  # starts one pass over the elements of a dataset
 
 
 class _FunctionGraph(Graph):
@@ -83,14 +85,14 @@ class _TracedGraph:
         """The outer tensors whose values it needs."""
         return [t for t, inner in self.graph.captures.items() if inner.op.type == "Placeholder"]
 
-    def bound(self, given: Given) -> Callable[[Element], Element]:
-        """A function that computes the results of an element, with the captured values `given`."""
+    def bound(self, captured: CapturedValues) -> Callable[[Element], Element]:
+        """A function that computes the results of an element, with the values `captured`."""
         if not self._results:
             return lambda element: ()
         if self._session is None:
             self._session = Session(self.graph, context=_single_rank_context())
         session = self._session
-        fed = {self.graph.captures[t]: given[t] for t in self.needs}
+        fed = {self.graph.captures[t]: captured[t] for t in self.needs}
 
         def call(element: Element) -> Element:
             feeds = {**fed, **dict(zip(self._params, element, strict=True))}
@@ -125,9 +127,9 @@ class DatasetFunction(_TracedGraph):
         self.structure, self._dataset = outputs.structure, outputs
         return [self.graph.adopt(t) for t in outputs.needs]
 
-    def elements(self, given: Given) -> Callable[[Element], Iterator[Element]]:
+    def elements(self, captured: CapturedValues) -> Callable[[Element], Iterator[Element]]:
         """A function from an element to the elements of its dataset."""
-        values, dataset = self.bound(given), self._dataset
+        values, dataset = self.bound(captured), self._dataset
         return lambda element: dataset.begin(dict(zip(dataset.needs, values(element), strict=True)))
 
 
@@ -181,29 +183,35 @@ def leaves_of(structure: Any) -> list[TensorComponent]:
     return nested_structure.flatten_structure(structure)
 
 
-def require_tensors(structure: Any, what: str) -> None:
+def require_tensors(structure: Any, label: str) -> None:
     """Raise GraphError if components are datasets."""
     if any(isinstance(leaf, RowsComponent) for leaf in leaves_of(structure)):
         raise GraphError(
-            f"{what} needs tensors, but windows are datasets",
+            f"{label} needs tensors, but windows are datasets",
             line=user_line(),
             hint="convert them: windows.flat_map(lambda w: w.batch(size))",
         )
 
 
-def values_by_component(structure: Any, given: Any) -> list[Any]:
-    """The value in `given` for each component; a shape is a leaf, even as a list or a tuple."""
+def values_by_component(structure: Any, nested_values: Any) -> list[Any]:
+    """The value in `nested_values` for each component; a shape is a leaf, also a list or tuple."""
     if isinstance(structure, dict):
-        if not isinstance(given, dict) or set(given) != set(structure):
-            raise GraphError(f"{given!r} does not have the structure of an element")
+        if not isinstance(nested_values, dict) or set(nested_values) != set(structure):
+            raise GraphError(f"{nested_values!r} does not have the structure of an element")
         return [
-            x for key in sorted(structure) for x in values_by_component(structure[key], given[key])
+            x
+            for key in sorted(structure)
+            for x in values_by_component(structure[key], nested_values[key])
         ]
     if isinstance(structure, tuple):
-        if not isinstance(given, (tuple, list)) or len(given) != len(structure):
-            raise GraphError(f"{given!r} does not have the structure of an element")
-        return [x for s, g in zip(structure, given, strict=True) for x in values_by_component(s, g)]
-    return [given]
+        if not isinstance(nested_values, (tuple, list)) or len(nested_values) != len(structure):
+            raise GraphError(f"{nested_values!r} does not have the structure of an element")
+        return [
+            x
+            for s, g in zip(structure, nested_values, strict=True)
+            for x in values_by_component(s, g)
+        ]
+    return [nested_values]
 
 
 def pack_components(structure: Any, values: Sequence[Any]) -> Any:
@@ -211,22 +219,22 @@ def pack_components(structure: Any, values: Sequence[Any]) -> Any:
     return nested_structure.pack_structure(structure, values)
 
 
-def tensors_of(given: Any) -> Any:
-    """`given` as a structure of tensors; a list is one tensor, as in TensorFlow."""
-    if isinstance(given, dict):
-        return type(given)((key, tensors_of(value)) for key, value in given.items())
-    if isinstance(given, tuple):
-        items = [tensors_of(item) for item in given]
-        return type(given)(*items) if hasattr(given, "_fields") else tuple(items)
-    if given is None:
+def tensors_of(structure: Any) -> Any:
+    """`structure` as a structure of tensors; a list is one tensor, as in TensorFlow."""
+    if isinstance(structure, dict):
+        return type(structure)((key, tensors_of(value)) for key, value in structure.items())
+    if isinstance(structure, tuple):
+        items = [tensors_of(item) for item in structure]
+        return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
+    if structure is None:
         raise GraphError("a function of the elements of a dataset returned None")
-    return convert_to_tensor(given)
+    return convert_to_tensor(structure)
 
 
-def require_scalar(traced: TensorFunction, kind: str, what: str) -> None:
+def require_scalar(traced: TensorFunction, kind: str, label: str) -> None:
     """DTypeError or ShapeError unless the function returns one scalar with a dtype of `kind`."""
     leaves = leaves_of(traced.structure)
     if len(leaves) != 1 or leaves[0].dtype.kind not in kind:
-        raise DTypeError(f"{what} does not return one value of kind {kind!r}")
+        raise DTypeError(f"{label} does not return one value of kind {kind!r}")
     if leaves[0].shape not in (None, ()):
-        raise ShapeError(f"{what} returns shape {list(leaves[0].shape)}, not a scalar")
+        raise ShapeError(f"{label} returns shape {list(leaves[0].shape)}, not a scalar")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 
 _END: Any = object()
 
 
 def interleave_iterators(
-    inputs: Iterator[Given], begin: Callable[[Given], Iterator[Made]], cycle: int, block: int
-) -> Iterator[Made]:
+    inputs: Iterator[Input], begin: Callable[[Input], Iterator[Output]], cycle: int, block: int
+) -> Iterator[Output]:
     """The elements of `begin(x)` of the inputs: `block` elements of each of `cycle` in turn.
 
     An iterator that has ended is replaced when it is next in turn.
     """
-    places: list[Iterator[Made] | None] = [None] * cycle
+    places: list[Iterator[Output] | None] = [None] * cycle
     at, count, has_more = 0, 0, True
     while has_more or any(place is not None for place in places):
         place = places[at]

@@ -116,7 +116,7 @@ class Iterator:
 
     def get_next(self, name: str | None = None) -> Any:
         """The next element, as tensors in its structure."""
-        op = self._used("IteratorGetNext", self._promise, name or "IteratorGetNext")
+        op = self._create_state_op("IteratorGetNext", self._promise, name or "IteratorGetNext")
         return pack_components(self._structure, op.outputs)
 
     def string_handle(self, name: str | None = None) -> Tensor:
@@ -124,7 +124,9 @@ class Iterator:
 
         Run it in the session that feeds it.
         """
-        return self._used("IteratorToHandle", {}, name or "IteratorToStringHandle").outputs[0]
+        return self._create_state_op(
+            "IteratorToHandle", {}, name or "IteratorToStringHandle"
+        ).outputs[0]
 
     @property
     def _promise(self) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class Iterator:
         types, shapes = [leaf.dtype for leaf in leaves], [leaf.shape for leaf in leaves]
         return {"component_types": tuple(types), "shapes": tuple(shapes)}
 
-    def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
+    def _create_state_op(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
         """An operation on its state; its inputs include what a one-shot dataset needs."""
         once = self._handle.op.attrs["dataset"]
         graph = innermost_graph(self._handle.graph)
@@ -192,7 +194,7 @@ class _Feedable(Iterator):
         """The handle that is fed."""
         return identity(self._handle, name)
 
-    def _used(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
+    def _create_state_op(self, type: str, attrs: dict[str, Any], name: str) -> Operation:
         return innermost_graph(self._handle.graph).create_op(
             f"{type}Of", [self._handle], attrs, name
         )
@@ -257,7 +259,7 @@ class _IteratorState:
     """The state of an iterator."""
 
     def __init__(self, node: Node) -> None:
-        self.once: ElementSource | None = node.attrs["dataset"]
+        self.one_shot_source: ElementSource | None = node.attrs["dataset"]
         self.name = node.attrs.get("shared_name") or node.name
         self._elements: Any = None
         self._lock = threading.Lock()
@@ -270,8 +272,8 @@ class _IteratorState:
 
     def begin_once(self, values: Sequence[np.ndarray]) -> None:
         """Start a one-shot iterator if it has not started."""
-        if self._elements is None and self.once is not None:
-            self.begin(self.once, values)
+        if self._elements is None and self.one_shot_source is not None:
+            self.begin(self.one_shot_source, values)
 
     def next(self) -> list[np.ndarray]:
         """The next element, as new arrays."""
@@ -291,21 +293,27 @@ state_type("Iterator")(_IteratorState)
 
 
 @async_op("MakeIterator")
-def _make_state(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
-    it.begin(node.attrs["dataset"], values)
+def _make_state(
+    instance: StepInstance, node: Node, iterator: _IteratorState, *values: Any
+) -> AsyncWait:
+    iterator.begin(node.attrs["dataset"], values)
     return CompletedWait(instance, node)
 
 
 @async_op("IteratorToHandle")
-def _to_handle(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
-    it.begin_once(values)
-    return CompletedWait(instance, node, np.array(it.name.encode(), object))
+def _to_handle(
+    instance: StepInstance, node: Node, iterator: _IteratorState, *values: Any
+) -> AsyncWait:
+    iterator.begin_once(values)
+    return CompletedWait(instance, node, np.array(iterator.name.encode(), object))
 
 
 @async_op("IteratorGetNext")
-def _get_next(instance: StepInstance, node: Node, it: _IteratorState, *values: Any) -> AsyncWait:
-    it.begin_once(values)
-    return _checked_next(instance, node, it)
+def _get_next(
+    instance: StepInstance, node: Node, iterator: _IteratorState, *values: Any
+) -> AsyncWait:
+    iterator.begin_once(values)
+    return _checked_next(instance, node, iterator)
 
 
 @async_op("IteratorGetNextOf")
@@ -324,9 +332,9 @@ def _get_next_of(instance: StepInstance, node: Node, handle: Any) -> AsyncWait:
     return _checked_next(instance, node, it)
 
 
-def _checked_next(instance: StepInstance, node: Node, it: _IteratorState) -> AsyncWait:
+def _checked_next(instance: StepInstance, node: Node, iterator: _IteratorState) -> AsyncWait:
     """The next element, checked against the node's specs."""
-    element = it.next()
+    element = iterator.next()
     for x, spec in zip_longest(element, node.specs):
         try:
             if x is None or spec is None:
@@ -336,7 +344,7 @@ def _checked_next(instance: StepInstance, node: Node, it: _IteratorState) -> Asy
             merge_shapes(x.shape, spec.shape)
         except ShapeError as error:
             raise ShapeError(
-                f"the iterator {it.name!r} returned an element of another type: {error}",
+                f"the iterator {iterator.name!r} returned an element of another type: {error}",
                 op=node.name,
             ) from None
     return CompletedWait(instance, node, *element)

@@ -14,8 +14,8 @@ import numpy as np
 
 from hpcflow.data.dataset_counts import ElementCount
 from hpcflow.data.dataset_functions import (
+    CapturedValues,
     Element,
-    Given,
     TensorComponent,
     leaves_of,
     pack_components,
@@ -75,7 +75,7 @@ def _array_dataset(
         nested, [TensorComponent(v.dtype, shape_of(v.shape)) for v in values]
     )
 
-    def begin(feeds: Given) -> Iterator[Element]:
+    def begin(feeds: CapturedValues) -> Iterator[Element]:
         return iter(elements([feeds[v] if isinstance(v, Tensor) else v for v in values]))
 
     return Pipeline(structure, begin, [v for v in values if isinstance(v, Tensor)], kind)
@@ -96,14 +96,14 @@ def _as_structure(tensors: Any) -> Any:
 def range_(*args: Any) -> Pipeline:
     """The numbers of Python's `range(*args)` as int64 scalars; `args` may be tensors."""
     bounds = [ElementCount("range", a, -(2**63)) for a in args]
-    if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].known == 0):
+    if not 1 <= len(bounds) <= 3 or (len(bounds) == 3 and bounds[2].static_value == 0):
         raise ShapeError(
             f"Dataset.range{args} is not a valid range",
             hint="give (stop), (start, stop) or a step that is not 0",
         )
 
-    def begin(feeds: Given) -> Iterator[Element]:
-        numbers = range(*(bound.of(feeds) for bound in bounds))
+    def begin(feeds: CapturedValues) -> Iterator[Element]:
+        numbers = range(*(bound.evaluate(feeds) for bound in bounds))
         return ((np.asarray(n, int64),) for n in numbers)
 
     return Pipeline(
@@ -117,7 +117,7 @@ def zip_(datasets: Any) -> Pipeline:
     if not parts or not all(isinstance(part, Pipeline) for part in parts):
         raise GraphError("Dataset.zip() needs datasets, as a tuple or dict of them")
 
-    def begin(feeds: Given) -> Iterator[Element]:
+    def begin(feeds: CapturedValues) -> Iterator[Element]:
         together = zip(*(part.begin(feeds) for part in parts), strict=False)
         return (tuple(chain(*elements)) for elements in together)
 
@@ -152,7 +152,7 @@ def from_generator(
 
     arguments = [_as_structure(a) for a in args or ()]
 
-    def begin(feeds: Given) -> Iterator[Element]:
+    def begin(feeds: CapturedValues) -> Iterator[Element]:
         values = [(feeds[a] if isinstance(a, Tensor) else a)[()] for a in arguments]
         return (_fit_to_types(item, types, leaves) for item in generator(*values))
 

@@ -9,8 +9,8 @@ from typing import Any
 from hpcflow.data.dataset_batching import stack_elements
 from hpcflow.data.dataset_counts import as_integer
 from hpcflow.data.dataset_functions import (
+    CapturedValues,
     Element,
-    Given,
     RowsComponent,
     TensorComponent,
     TensorFunction,
@@ -64,7 +64,7 @@ def _window_groups(
 
 def reduce_function(
     structure: Any, initial_state: Any, function: Callable[[Any, Any], Any], graph: Graph
-) -> tuple[Callable[[Iterator[Element], Given], Element], Any, list[Tensor]]:
+) -> tuple[Callable[[Iterator[Element], CapturedValues], Element], Any, list[Tensor]]:
     """A function that folds elements to a state, the state's structure, and captured tensors."""
     first = TensorFunction(lambda: initial_state, (), graph)
     state, before = first.structure, None
@@ -85,7 +85,7 @@ def reduce_function(
             state, [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs]
         )
 
-    def fold(elements: Iterator[Element], feeds: Given) -> Element:
+    def fold(elements: Iterator[Element], feeds: CapturedValues) -> Element:
         call, state = traced.bound(feeds), first.bound(feeds)(())
         for element in elements:
             state = call((*state, *element))

@@ -97,10 +97,10 @@ class BlockShuffle:
         """The first position of a window."""
         return int(self._starts[min(number * self._blocks.window, len(self._starts) - 1)])
 
-    def _window_at(self, place: int) -> int:
+    def _window_at(self, position: int) -> int:
         """The window of a position; only the stored last block may be smaller than the others."""
-        number = place // self._blocks.together
-        return number + 1 if self._begin(number + 1) <= place else number
+        number = position // self._blocks.together
+        return number + 1 if self._begin(number + 1) <= position else number
 
     def _shuffled_window(self, number: int) -> np.ndarray:
         """The samples of a window, in order."""
@@ -135,7 +135,7 @@ class RemainingOrder:
     def __len__(self) -> int:
         return self._length
 
-    def place(self, number: int) -> int:
+    def epoch_position(self, number: int) -> int:
         """The position in the whole order of the sample with this number."""
         for a, b in self._ranges:
             if number < b - a:
@@ -169,15 +169,15 @@ def epoch_order(
     epoch: int,
     shuffle: Shuffle,
     batch: int,
-    left: Ranges | None = None,
+    remaining: Ranges | None = None,
 ) -> EpochOrder:
-    """The order of an epoch, or of its remaining ranges `left`."""
+    """The order of an epoch, or of its remaining ranges `remaining`."""
     order: EpochOrder
     if isinstance(shuffle, Blocks):
         order = BlockShuffle(samples, seed, epoch, shuffle, batch)
     else:
         order = sample_order(samples, seed, epoch) if shuffle else StoredOrder(samples)
-    return order if left is None else RemainingOrder(order, left)
+    return order if remaining is None else RemainingOrder(order, remaining)
 
 
 def shuffle_to_plain(shuffle: Shuffle) -> Any:

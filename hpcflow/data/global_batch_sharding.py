@@ -26,7 +26,7 @@ class BatchShare(NamedTuple):
     step: int  # the batch's number in its epoch
     indices: np.ndarray  # this replica's samples; empty if there are fewer samples than replicas
     joined_size: int  # samples of the global batch
-    place: int = 0  # position of the global batch in the order of the epoch
+    epoch_position: int = 0  # position of the global batch in the order of the epoch
     offset: int = 0  # of the share's first sample in the global batch
     line: int = 0  # number of the worker's line (`runtime/failure/shard_reassignment.py`)
 
@@ -54,12 +54,12 @@ def shard_epoch(
     replicas: int,
     replica: int,
     shuffle: Shuffle = True,
-    left: Ranges | None = None,
+    remaining: Ranges | None = None,
     begun_with: int | None = None,
     cut: SplitPoints | None = None,
     drawn: EpochOrder | None = None,
 ) -> Iterator[BatchShare]:
-    """The shares of `replica` in the global batches of an epoch, or of its remaining ranges `left`.
+    """The shares of `replica` in the global batches of an epoch, or of its ranges `remaining`.
 
     The last step has the number that it has in a whole epoch. `begun_with` is the global batch size
     that an interrupted epoch began with. `cut` returns the split points of a step's batch, by
@@ -67,7 +67,7 @@ def shard_epoch(
     already known.
     """
     if drawn is None:
-        drawn = epoch_order(samples, seed, epoch, shuffle, begun_with or batch, left)
+        drawn = epoch_order(samples, seed, epoch, shuffle, begun_with or batch, remaining)
     total = len(drawn)
     steps = steps_per_epoch(total, batch)
     first = max(steps_per_epoch(samples, batch) - steps, 0)
@@ -88,37 +88,37 @@ def shard_epoch(
             if not ahead:
                 part = drawn[at : min(at + together * batch, total)]
             indices = part[ahead + low : ahead + high]
-        place = drawn.place(at) if isinstance(drawn, RemainingOrder) else at
+        place = drawn.epoch_position(at) if isinstance(drawn, RemainingOrder) else at
         yield BatchShare(first + step, indices, size, place, low)
 
 
 def remaining_ranges(
-    left: Ranges,
+    remaining: Ranges,
     batch: int,
-    taken: Sequence[Sequence[int]],
+    consumed: Sequence[Sequence[int]],
     cut: SplitPoints | None = None,
     shift: int = 0,
 ) -> list[list[int]]:
-    """The remaining ranges of `left`, sharded in batches, after worker r took its first taken[r].
+    """The ranges of `remaining`, sharded in batches, after worker r took consumed[r].
 
-    taken[r] has n numbers if the share of worker r is in n pieces: its share of batch s belongs to
-    piece (s + shift) % n. `cut` returns the split points of batch s, by default even ones.
+    consumed[r] has n numbers if the share of worker r is in n pieces: its share of batch s belongs
+    to piece (s + shift) % n. `cut` returns the split points of batch s, by default even ones.
     """
-    total = sum(b - a for a, b in left)
-    fewest, most = min(map(min, taken)), max(map(max, taken))
-    open_: list[list[int]] = []  # remaining ranges, as positions within `left`
+    total = sum(b - a for a, b in remaining)
+    fewest, most = min(map(min, consumed)), max(map(max, consumed))
+    open_: list[list[int]] = []  # remaining ranges, as positions within `remaining`
     for step in range(fewest, min(most, steps_per_epoch(total, batch))):
         size = min(batch, total - step * batch)
-        at = step * batch + (split_points(size, len(taken)) if cut is None else cut(step, size))
+        at = step * batch + (split_points(size, len(consumed)) if cut is None else cut(step, size))
         open_ += [
             [int(at[r]), int(at[r + 1])]
-            for r, t in enumerate(taken)
+            for r, t in enumerate(consumed)
             if t[(step + shift) % len(t)] <= step
         ]
     open_.append([min(most * batch, total), total])
     ranges: list[list[int]] = []
     before = 0
-    for a, b in left:  # convert them to positions in the order of the epoch
+    for a, b in remaining:  # convert them to positions in the order of the epoch
         for low, high in open_:
             low, high = max(low - before, 0) + a, min(high - before, b - a) + a
             if low < high and ranges and ranges[-1][1] == low:

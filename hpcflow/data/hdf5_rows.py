@@ -244,8 +244,8 @@ class Hdf5Rows:
                 raise OSError("the file is shorter than it was")
             bytes_read += count
 
-    def _error(self, what: str, hint: str) -> DataError:
-        return DataError(f"{self.name}: {what}", hint=hint)
+    def _error(self, message: str, hint: str) -> DataError:
+        return DataError(f"{self.name}: {message}", hint=hint)
 
     def close(self) -> None:
         """Close the file; if threads read it now, the last of them closes it."""

@@ -36,15 +36,15 @@ def check_key(key: Any) -> None:
 
 
 def check_fits(
-    key: Tensor, what: str, dtype: np.dtype, shape: tuple[int, ...], cure: str | None = None
+    key: Tensor, label: str, dtype: np.dtype, shape: tuple[int, ...], cure: str | None = None
 ) -> None:
     """Check that values of this dtype and shape, one row a sample, can be fed to `key`.
 
-    Errors: DTypeError if feeds are not cast this way, ShapeError; `what` names the values.
+    Errors: DTypeError if feeds are not cast this way, ShapeError; `label` names the values.
     """
     if not castable(dtype, key.dtype):
         raise DTypeError(
-            f"{what} for {key.name!r} is {dtype}; the placeholder is {key.dtype}",
+            f"{label} for {key.name!r} is {dtype}; the placeholder is {key.dtype}",
             hint=cure or f"give array.astype({str(key.dtype)!r})",
             op=key.op.name,
             line=key.op.line,
@@ -56,7 +56,7 @@ def check_fits(
         fits = False
     if not fits:
         raise ShapeError(
-            f"{what} for {key.name!r} has shape {shape_text(shape)}; "
+            f"{label} for {key.name!r} has shape {shape_text(shape)}; "
             f"the placeholder takes {shape_text(key.shape)}, one row a sample",
             hint=cure or "reshape the array, or the placeholder",
             op=key.op.name,
@@ -102,14 +102,14 @@ def check_enough(samples: int, replicas: int, rank: int) -> None:
         )
 
 
-def check_fixed_sizes(keys: Iterable[Tensor], given: set[int]) -> None:
+def check_fixed_sizes(keys: Iterable[Tensor], row_counts: set[int]) -> None:
     """Raise ShapeError if a placeholder with a fixed number of rows would get another number."""
     for key in keys:
         rows = key.shape[0] if key.shape else None
-        if rows is not None and given != {rows}:
+        if rows is not None and row_counts != {rows}:
             raise ShapeError(
                 f"placeholder {key.name!r} takes {rows} rows, but a worker's share has "
-                f"{' or '.join(map(str, sorted(given)))}",
+                f"{' or '.join(map(str, sorted(row_counts)))}",
                 op=key.op.name,
                 line=key.op.line,
                 hint="make the placeholder's first size None",

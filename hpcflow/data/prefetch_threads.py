@@ -20,19 +20,23 @@ _all: weakref.WeakSet[PrefetchThreads[Any, Any]] = weakref.WeakSet()
 
 
 class PrefetchThreads(Generic[Task, Result]):
-    """The results of `run(task)` for each task in order, at most `ahead` of them in advance.
+    """The results of `run(task)` for each task in order, at most `prefetch_depth` in advance.
 
     `threads` threads compute them. An exception of a task is raised by the `take` of its result.
     The threads end then, or after `close`. A thread that hangs in a read does not block `close`.
     """
 
     def __init__(
-        self, tasks: Iterator[Task], run: Callable[[Task], Result], ahead: int, threads: int = 1
+        self,
+        tasks: Iterator[Task],
+        run: Callable[[Task], Result],
+        prefetch_depth: int,
+        threads: int = 1,
     ) -> None:
-        self._tasks, self._run, self._ahead = tasks, run, ahead
+        self._tasks, self._run, self._prefetch_depth = tasks, run, prefetch_depth
         self._changed = threading.Condition()
         self._results: dict[int, Result | BaseException] = {}
-        self._issued = self._used = 0  # tasks issued, results used
+        self._issued = self._consumed = 0  # tasks issued, results used
         self._is_over = False  # no further task is started
         names = [f"hpcflow-reader-{n}" for n in range(threads)]
         self._threads = [threading.Thread(target=self._work, name=n, daemon=True) for n in names]
@@ -40,16 +44,16 @@ class PrefetchThreads(Generic[Task, Result]):
             thread.start()
         _all.add(self)
 
-    def take(self, ledger: WaitLedger | None = None, what: str = "input") -> Result | None:
+    def take(self, ledger: WaitLedger | None = None, label: str = "input") -> Result | None:
         """The next result; None after the last. A long wait is entered in the ledger."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, PATIENCE_S):
-                with _in_ledger(ledger, what):
+                with _in_ledger(ledger, label):
                     self._changed.wait_for(self._is_ready)
-            if self._used not in self._results:
+            if self._consumed not in self._results:
                 return None
-            result = self._results.pop(self._used)
-            self._used += 1
+            result = self._results.pop(self._consumed)
+            self._consumed += 1
             self._changed.notify_all()
         if isinstance(result, BaseException):
             self.close()
@@ -57,13 +61,13 @@ class PrefetchThreads(Generic[Task, Result]):
         return result
 
     def _is_ready(self) -> bool:
-        return self._used in self._results or (self._is_over and self._used >= self._issued)
+        return self._consumed in self._results or (self._is_over and self._consumed >= self._issued)
 
     def close(self, patience: float = LEAVE_S) -> None:
         """End the threads; those still reading after `patience` seconds are left running."""
         with self._changed:
             self._is_over = True
-            self._issued = self._used
+            self._issued = self._consumed
             self._results.clear()
             self._changed.notify_all()
         until = time.monotonic() + patience
@@ -91,7 +95,9 @@ class PrefetchThreads(Generic[Task, Result]):
     def _begin(self) -> tuple[int, Task] | None:
         """The next task and its number, once its result has space; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_over or self._issued - self._used < self._ahead)
+            self._changed.wait_for(
+                lambda: self._is_over or self._issued - self._consumed < self._prefetch_depth
+            )
             if self._is_over:
                 return None
             number = self._issued
@@ -111,12 +117,12 @@ class PrefetchThreads(Generic[Task, Result]):
 
 
 @contextlib.contextmanager
-def _in_ledger(ledger: WaitLedger | None, what: str) -> Iterator[None]:
+def _in_ledger(ledger: WaitLedger | None, label: str) -> Iterator[None]:
     """Enter the wait for input in the ledger, for other ranks that may wait for this one."""
     if ledger is None:
         yield
         return
-    ledger.enter(-1, what, kind=INSIDE)
+    ledger.enter(-1, label, kind=INSIDE)
     try:
         yield
     finally:

@@ -52,13 +52,13 @@ def shares_by_speed(speeds: Sequence[float], batch: int) -> np.ndarray:
 class SpeedBalance:
     """The split points of global batches of `batch` samples over replicas, by batch number.
 
-    Batches are numbered in the order in which a worker takes them. `taken` counts those that the
+    Batches are numbered in the order in which a worker takes them. `consumed` counts those that the
     worker has taken, `dealt` those that were split for it, at most `lead` more.
     """
 
-    def __init__(self, replicas: int, batch: int, lead: int, rank: int, taken: int = 0) -> None:
+    def __init__(self, replicas: int, batch: int, lead: int, rank: int, consumed: int = 0) -> None:
         self.replicas, self.batch, self.lead, self.rank = replicas, batch, lead, rank
-        self.taken, self.dealt = taken, 0
+        self.consumed, self.dealt = consumed, 0
         # first batch of a change, and the split points of a full batch from there on
         self._changes: list[tuple[int, np.ndarray]] = [(0, split_points(batch, replicas))]
         self._speeds: np.ndarray | None = None
@@ -71,7 +71,7 @@ class SpeedBalance:
 
     def take(self) -> None:
         """Count a batch that the worker takes."""
-        self.taken += 1
+        self.consumed += 1
 
     def deal(self, number: int, size: int) -> np.ndarray:
         """Split batch `number`, of `size` samples; see `cuts`."""
@@ -102,7 +102,7 @@ class SpeedBalance:
             return None
         self._backoff = 1 if gain >= LARGE_GAIN else min(2 * self._backoff, LONGEST_REST)
         self._backoff_left = self._backoff
-        return self.taken + MAX_BATCHES_AHEAD + self.lead, proposed.tolist()
+        return self.consumed + MAX_BATCHES_AHEAD + self.lead, proposed.tolist()
 
     def change(self, first: int, shares: Sequence[int]) -> None:
         """Use these shares of a full batch from batch `first` on; called on all replicas.
@@ -111,7 +111,7 @@ class SpeedBalance:
         """
         if self.dealt > first:
             raise HpcflowError(
-                f"{self.dealt - self.taken} batches were taken ahead of the steps, which "
+                f"{self.dealt - self.consumed} batches were taken ahead of the steps, which "
                 "balance=True cannot shard again",
                 rank=self.rank,
                 hint="take each batch when its step begins; Dataset(read_ahead=...) reads ahead",

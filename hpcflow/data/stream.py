@@ -61,9 +61,9 @@ class Stream(ShardedBatches):
         self._is_single = isinstance(keys, Tensor)
         super().__init__([keys] if isinstance(keys, Tensor) else keys, joined, map, context)
         self._samples, self.read_ahead, self.samples = samples, int(read_ahead), per_epoch
-        self._once: Iterator[Any] | None = None
+        self._one_shot_iterator: Iterator[Any] | None = None
         if not callable(samples):
-            self._once = iter(samples)
+            self._one_shot_iterator = iter(samples)
         # cached global batches of an iterator, by step, to shard again; an empty one is the end
         self._cache: dict[int, list[Any]] = {}
         self._first = self._skip = 0  # the epoch to continue with, and its samples already taken
@@ -112,7 +112,7 @@ class Stream(ShardedBatches):
             )
             return self._batches(parts, self._load, self.read_ahead, "read a stream")
 
-        if self._can_reassign and self._once is None and epochs:
+        if self._can_reassign and self._one_shot_iterator is None and epochs:
             return self._reassigned_batches(begin_lines, epochs[0])
         if self.context.survival is not None:
             batches = self._reshard_after_deaths(begin)
@@ -156,7 +156,7 @@ class Stream(ShardedBatches):
 
     def _parts(self, epoch: int, numbers: Iterator[int]) -> Iterator[StreamShare]:
         """This worker's shares of an epoch's global batches, with their samples."""
-        balance, is_once = self.balance, self._once is not None
+        balance, is_once = self.balance, self._one_shot_iterator is not None
         begun = next(numbers) if is_once else 0
         for step, start, joined in self._global_batches(epoch):
             if balance is not None:
@@ -182,7 +182,7 @@ class Stream(ShardedBatches):
     def _global_batches(self, epoch: int) -> Iterator[tuple[int, int, list[Any]]]:
         """The global batches of an epoch: step, number of the first sample, samples."""
         samples = self._iterator(epoch)
-        if self._once is not None and self.context.survival is not None:
+        if self._one_shot_iterator is not None and self.context.survival is not None:
             yield from self._global_batches_once(samples)
             return
         skipped = self._skip if epoch == self._first else 0
@@ -215,7 +215,7 @@ class Stream(ShardedBatches):
             step += 1
 
     def _iterator(self, epoch: int) -> Iterator[Any]:
-        if self._once is None:
+        if self._one_shot_iterator is None:
             return iter(self._samples(epoch))  # type: ignore[operator]
         if epoch > 0:
             raise DataError(
@@ -223,7 +223,7 @@ class Stream(ShardedBatches):
                 rank=self.context.rank,
                 hint="give a function of the epoch that makes an iterator: lambda epoch: ...",
             )
-        return self._once
+        return self._one_shot_iterator
 
     def _next(self, samples: Iterator[Any], epoch: int, start: int) -> list[Any]:
         try:
@@ -278,7 +278,7 @@ class Stream(ShardedBatches):
         epoch, step = min(map(min, last_positions(last, (self._first, -1))))
         skipped = self._skip if epoch == self._first else 0
         start = skipped + max(step + 1 - skipped // self.batch, 0) * self.batch
-        resumes = self._once is None
+        resumes = self._one_shot_iterator is None
         if self.samples is not None and start >= self.samples:
             epoch, start = epoch + 1, 0
         return {"epoch": epoch, "taken": start, "batch": self.batch, "left": {}, "resumes": resumes}
@@ -289,7 +289,7 @@ class Stream(ShardedBatches):
         Errors: DataError if `samples` is an iterator, which cannot resume.
         """
         start = int(position.get("taken", 0))
-        if self._once is not None and (start or position["epoch"]):
+        if self._one_shot_iterator is not None and (start or position["epoch"]):
             raise DataError(
                 "a stream of an iterator cannot resume: an iterator cannot be read again",
                 rank=self.context.rank,

@@ -16,9 +16,9 @@ from hpcflow.data.dataset_batching import pad_elements, padded_shape, paddings, 
 from hpcflow.data.dataset_counts import ElementCount, as_integer
 from hpcflow.data.dataset_functions import (
     Begin,
+    CapturedValues,
     DatasetFunction,
     Element,
-    Given,
     TensorComponent,
     TensorFunction,
     leaves_of,
@@ -84,7 +84,7 @@ class Pipeline:
         structure = self.structure if structure is None else structure
         return Pipeline(structure, lambda g: iter(change(self.begin(g))), self.needs, kind)
 
-    def _counted(
+    def _with_counts(
         self,
         kind: str,
         counts: Sequence[ElementCount],
@@ -94,8 +94,10 @@ class Pipeline:
         """Like `then`, but `change` also takes numbers, which may be evaluated at its start."""
         structure = self.structure if structure is None else structure
 
-        def begin(given: Given) -> Iterator[Element]:
-            return iter(change(self.begin(given), *(count.of(given) for count in counts)))
+        def begin(captured: CapturedValues) -> Iterator[Element]:
+            return iter(
+                change(self.begin(captured), *(count.evaluate(captured) for count in counts))
+            )
 
         needs = [t for count in counts for t in count.needs]
         return Pipeline(structure, begin, [*self.needs, *needs], kind)
@@ -104,7 +106,7 @@ class Pipeline:
 
     def take(self, count: int) -> Pipeline:
         """The first `count` elements; -1 is all."""
-        return self._counted(
+        return self._with_counts(
             "take",
             [ElementCount("take", count, -1)],
             lambda it, n: itertools.islice(it, None if n == -1 else n),
@@ -112,7 +114,7 @@ class Pipeline:
 
     def skip(self, count: int) -> Pipeline:
         """All but the first `count` elements; -1 skips all."""
-        return self._counted(
+        return self._with_counts(
             "skip",
             [ElementCount("skip", count, -1)],
             lambda it, n: () if n == -1 else itertools.islice(it, n, None),
@@ -121,22 +123,26 @@ class Pipeline:
     def shard(self, num_shards: int, index: int) -> Pipeline:
         """Every `num_shards`-th element from number `index`: one shard for each rank."""
 
-        def change(elements: Iterator[Element], at: int, of: int) -> Iterator[Element]:
-            if at >= of:
-                raise ShapeError(f"shard: index {at} must be less than num_shards {of}")
-            return itertools.islice(elements, at, None, of)
+        def change(
+            elements: Iterator[Element], at: int, num_shards_value: int
+        ) -> Iterator[Element]:
+            if at >= num_shards_value:
+                raise ShapeError(
+                    f"shard: index {at} must be less than num_shards {num_shards_value}"
+                )
+            return itertools.islice(elements, at, None, num_shards_value)
 
         at, of = ElementCount("shard", index, 0), ElementCount("shard", num_shards, 1)
-        if at.known is not None and of.known is not None:
-            change(iter(()), at.known, of.known)
-        return self._counted("shard", [at, of], change)
+        if at.static_value is not None and of.static_value is not None:
+            change(iter(()), at.static_value, of.static_value)
+        return self._with_counts("shard", [at, of], change)
 
     def repeat(self, count: int | None = None) -> Pipeline:
         """The elements `count` times; without end if it is None or -1."""
         times = ElementCount("repeat", -1 if count is None else count, -1)
 
-        def begin(feeds: Given) -> Iterator[Element]:
-            number = times.of(feeds)
+        def begin(feeds: CapturedValues) -> Iterator[Element]:
+            number = times.evaluate(feeds)
             for _ in itertools.count() if number == -1 else range(number):
                 some = False
                 for element in self.begin(feeds):
@@ -160,7 +166,7 @@ class Pipeline:
             [TensorComponent(a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs],
         )
 
-        def begin(feeds: Given) -> Iterator[Element]:
+        def begin(feeds: CapturedValues) -> Iterator[Element]:
             return itertools.chain(self.begin(feeds), dataset.begin(feeds))
 
         return Pipeline(structure, begin, [*self.needs, *dataset.needs], "concatenate")
@@ -192,7 +198,7 @@ class Pipeline:
             for at in drawn.permutation(len(buffer)):
                 yield buffer[at]
 
-        return self._counted("shuffle", [ElementCount("shuffle", buffer_size, 1)], change)
+        return self._with_counts("shuffle", [ElementCount("shuffle", buffer_size, 1)], change)
 
     def cache(self, filename: str = "") -> Pipeline:
         """The elements of the first complete iteration, cached in memory."""
@@ -203,7 +209,7 @@ class Pipeline:
         cached: list[Element] = []
         whole = False
 
-        def begin(feeds: Given) -> Iterator[Element]:
+        def begin(feeds: CapturedValues) -> Iterator[Element]:
             nonlocal whole
             if whole:
                 yield from cached
@@ -218,7 +224,7 @@ class Pipeline:
 
     def prefetch(self, buffer_size: int) -> Pipeline:
         """The same elements, without prefetching: they are computed on request."""
-        return self._counted(
+        return self._with_counts(
             "prefetch", [ElementCount("prefetch", buffer_size, -1)], lambda it, n: it
         )
 
@@ -268,13 +274,15 @@ class Pipeline:
         size, leaves = ElementCount("batch", batch_size, 1), leaves_of(self.structure)
         rows = [leaf.shape for leaf in leaves] if shapes is None else shapes
         components = [
-            TensorComponent(leaf.dtype, None if s is None else (size.known if drop else None, *s))
+            TensorComponent(
+                leaf.dtype, None if s is None else (size.static_value if drop else None, *s)
+            )
             for leaf, s in zip(leaves, rows, strict=True)
         ]
 
-        def change(elements: Iterator[Element], most: int) -> Iterator[Element]:
-            while part := list(itertools.islice(elements, most)):
-                if drop and len(part) < most:
+        def change(elements: Iterator[Element], batch_size: int) -> Iterator[Element]:
+            while part := list(itertools.islice(elements, batch_size)):
+                if drop and len(part) < batch_size:
                     return
                 columns = zip(*part, strict=True)
                 if shapes is None or fills is None:
@@ -283,7 +291,9 @@ class Pipeline:
                     facts = zip(columns, shapes, fills, strict=True)
                     yield tuple(pad_elements(*fact) for fact in facts)
 
-        return self._counted("batch", [size], change, pack_components(self.structure, components))
+        return self._with_counts(
+            "batch", [size], change, pack_components(self.structure, components)
+        )
 
     # -- functions of elements
 
@@ -296,7 +306,7 @@ class Pipeline:
         """
         traced = TensorFunction(map_func, self.structure, _root_graph())
 
-        def begin(feeds: Given) -> Iterator[Element]:
+        def begin(feeds: CapturedValues) -> Iterator[Element]:
             return map(traced.bound(feeds), self.begin(feeds))
 
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], "map")
@@ -311,9 +321,9 @@ class Pipeline:
         traced = TensorFunction(predicate, self.structure, _root_graph())
         require_scalar(traced, "b", f"the predicate of {kind}()")
 
-        def begin(given: Given) -> Iterator[Element]:
-            holds = traced.bound(given)
-            return choose(lambda element: bool(holds(element)[0]), self.begin(given))
+        def begin(captured: CapturedValues) -> Iterator[Element]:
+            holds = traced.bound(captured)
+            return choose(lambda element: bool(holds(element)[0]), self.begin(captured))
 
         return Pipeline(self.structure, begin, [*self.needs, *traced.needs], kind)
 
@@ -341,8 +351,10 @@ class Pipeline:
     def _nested(self, kind: str, map_func: Callable[..., Any], cycle: int, block: int) -> Pipeline:
         traced = DatasetFunction(map_func, self.structure, _root_graph())
 
-        def begin(given: Given) -> Iterator[Element]:
-            return interleave_iterators(self.begin(given), traced.elements(given), cycle, block)
+        def begin(captured: CapturedValues) -> Iterator[Element]:
+            return interleave_iterators(
+                self.begin(captured), traced.elements(captured), cycle, block
+            )
 
         return Pipeline(traced.structure, begin, [*self.needs, *traced.needs], kind)
 
@@ -398,7 +410,7 @@ class Pipeline:
             self.structure, initial_state, reduce_func, _root_graph()
         )
 
-        def begin(feeds: Given) -> Iterator[Element]:
+        def begin(feeds: CapturedValues) -> Iterator[Element]:
             yield fold(self.begin(feeds), feeds)
 
         whole_of = Pipeline(state, begin, [*self.needs, *needs], "reduce")

@@ -24,10 +24,10 @@ ALL_PAIRS = 64  # up to this number of nodes all pairs are timed; above, 63 pair
 TAG = 7
 
 
-def rounds(n: int, most: int) -> Iterator[list[tuple[int, int]]]:
-    """Rounds of disjoint pairs of 0..n-1 for simultaneous tests; each pair once, `most` rounds."""
+def rounds(n: int, max_rounds: int) -> Iterator[list[tuple[int, int]]]:
+    """Rounds of disjoint pairs of 0..n-1 for simultaneous tests; each pair is in one round."""
     seats = [*range(n)] + ([-1] if n % 2 else [])
-    for _ in range(min(most, len(seats) - 1)):
+    for _ in range(min(max_rounds, len(seats) - 1)):
         half = len(seats) // 2
         pairs = zip(seats[:half], reversed(seats[half:]), strict=True)
         yield [(min(p), max(p)) for p in pairs if -1 not in p]
@@ -125,21 +125,21 @@ def _clock_against_first(leaders: Communicator) -> tuple[float, float]:
     return float(offset), float(within)
 
 
-def gather(mine: RankFacts) -> JobFacts | None:
+def gather(local_facts: RankFacts) -> JobFacts | None:
     """Time the network and gather all ranks' facts on rank 0; every rank calls it."""
     world = mpi_communicator.world()
-    nodes = [text.strip() for text in world.all_gather_text(mine.node)]
+    nodes = [text.strip() for text in world.all_gather_text(local_facts.node)]
     firsts = {node: nodes.index(node) for node in nodes}
     leaders = world.split(list(firsts.values()))
     rows, together = [], {}
     if leaders is not None and leaders.size > 1:
         rows = time_pairs(leaders, list(firsts))
         together["ring"] = time_ring(leaders)
-        mine.clock_s, mine.clock_within_s = clock_offsets(leaders)
+        local_facts.clock_s, local_facts.clock_within_s = clock_offsets(leaders)
     wait_for_requests(world.barrier())
     if world.size > 1:
         together["allreduce"] = min(time_sum(world) for _ in range(3))
-    texts = world.gather_text(json.dumps([dataclasses.asdict(mine), rows]))
+    texts = world.gather_text(json.dumps([dataclasses.asdict(local_facts), rows]))
     if texts is None:
         return None
     reports = [json.loads(text) for text in texts]

@@ -140,16 +140,20 @@ def gpu_kernels(job: JobFacts) -> list[Finding]:
     return [*(row for i, row in enumerate(rows) if row not in rows[:i]), *findings]
 
 
-def _agreement(one: KernelAgreement) -> Finding:
+def _agreement(agreement: KernelAgreement) -> Finding:
     """How many kernels of a library agree, and which it refuses for which reasons."""
     reasons: dict[str, list[str]] = {}
-    for title, why in one.refused.items():
+    for title, why in agreement.refused.items():
         reasons.setdefault(why, []).append(title)
     refused = "; ".join(f"not {shortened_names(titles)}: {why}" for why, titles in reasons.items())
-    if not one.run:
-        return Finding(WARN, "", f"{one.provider} serves nothing, CuPy does: {'; '.join(reasons)}")
-    right = f"{one.run - len(one.wrong)} of {one.run} compute what plain kernels do"
-    return Finding(OK, "", f"{one.provider}: {right}{'; ' if refused else ''}{refused}")
+    if not agreement.run:
+        return Finding(
+            WARN, "", f"{agreement.provider} serves nothing, CuPy does: {'; '.join(reasons)}"
+        )
+    right = (
+        f"{agreement.run - len(agreement.wrong)} of {agreement.run} compute what plain kernels do"
+    )
+    return Finding(OK, "", f"{agreement.provider}: {right}{'; ' if refused else ''}{refused}")
 
 
 def _users(ranks: list[RankFacts], gpu: str) -> int:
@@ -203,10 +207,10 @@ def _worst(node: str, places: list[FolderFacts | None], ranks: int) -> Finding |
     return Finding(WARN, node, f"{folder}: {size(place.free)} free", _elsewhere(place))
 
 
-def _elsewhere(place: FolderFacts) -> str:
-    if place.name == "TMPDIR":
+def _elsewhere(folder: FolderFacts) -> str:
+    if folder.name == "TMPDIR":
         return "export TMPDIR=/some/node-local/folder with space, or empty this one"
-    if place.name == "shared memory":
+    if folder.name == "shared memory":
         return "rm dead jobs' leftovers in /dev/shm; in a container --shm-size=8g or --ipc=host"
     return "hpcflow run --run-dir /a/folder/on/scratch, or ask for quota"
 

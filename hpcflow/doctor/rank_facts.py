@@ -134,11 +134,11 @@ class Finding:
     check: str = ""
 
 
-def shortened_names(names: Iterable[object], most: int = 4) -> str:
+def shortened_names(names: Iterable[object], max_names: int = 4) -> str:
     """The names as `a, b, c, d and 12 more`."""
     words = [str(name) for name in names]
-    suffix = f" and {len(words) - most} more" if len(words) > most + 1 else ""
-    return ", ".join(words[: most if suffix else most + 1]) + suffix
+    suffix = f" and {len(words) - max_names} more" if len(words) > max_names + 1 else ""
+    return ", ".join(words[: max_names if suffix else max_names + 1]) + suffix
 
 
 def middle(values: Iterable[float]) -> float:

@@ -39,7 +39,7 @@ def inspect_alone() -> RankFacts:
 
 
 def of_rank(
-    place: launcher_detection.LaunchedRank | None, settings: Settings | None = None
+    launched_rank: launcher_detection.LaunchedRank | None, settings: Settings | None = None
 ) -> RankFacts:
     """All facts of this process; imports MPI first and then h5py, as a job does."""
     facts = RankFacts(node=os.uname().nodename, python=platform.python_version())
@@ -48,12 +48,12 @@ def of_rank(
     if DISTRIBUTION in facts.versions:
         facts.versions["hpcflow"] = facts.versions.pop(DISTRIBUTION)
     facts.other_project = _versions(OTHER).get(OTHER, "")
-    if place is not None:
-        facts.launcher, facts.launcher_size = place.launcher, place.size
-        facts.rank = place.rank
+    if launched_rank is not None:
+        facts.launcher, facts.launcher_size = launched_rank.launcher, launched_rank.size
+        facts.rank = launched_rank.rank
     for name, see in (("mpi4py", _see_mpi), ("h5py", _see_hdf5)):
         try:
-            see(facts, place)
+            see(facts, launched_rank)
         except LaunchError as error:
             facts.launch_error, facts.launch_fix = error.message, error.hint or ""
         except (ImportError, OSError, RuntimeError, HpcflowError) as error:
@@ -61,8 +61,8 @@ def of_rank(
         facts.libmpi[name] = mapped_libmpi()
     _see_cores(facts)
     _see_blas(facts)
-    _see_speed(facts, place)
-    _see_gpus(facts, place)
+    _see_speed(facts, launched_rank)
+    _see_gpus(facts, launched_rank)
     facts.places = [try_place(*row) for row in _folders(settings or Settings())]
     return facts
 
@@ -91,12 +91,12 @@ def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
     return list(dict.fromkeys(library.findall(maps)))
 
 
-def _see_mpi(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
+def _see_mpi(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     from hpcflow.comm import mpi_communicator, mpi_library
 
     facts.library = mpi_library.library_version()
-    if place is not None:
-        launcher_detection.check_library(place, facts.library)
+    if launched_rank is not None:
+        launcher_detection.check_library(launched_rank, facts.library)
     world = mpi_communicator.world()
     facts.rank, facts.world_size = world.rank, world.size
     facts.thread_level = mpi_library.thread_level()
@@ -106,7 +106,7 @@ def _see_mpi(facts: RankFacts, place: launcher_detection.LaunchedRank | None) ->
     # Open MPI's mpirun sets it for `--with-ft ulfm`; without it a lost rank ends the job
     facts.ulfm_on = os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"
     facts.cuda_aware = _cuda_aware(library)
-    launcher_detection.check_world(place, world.size, facts.library)
+    launcher_detection.check_world(launched_rank, world.size, facts.library)
 
 
 def _cuda_aware(library: ctypes.CDLL) -> bool | None:
@@ -125,7 +125,7 @@ def _look_at(package: str) -> Any:
     return importlib.import_module(package)
 
 
-def _see_hdf5(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
+def _see_hdf5(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     h5py = _look_at("h5py")
     facts.hdf5 = str(h5py.version.hdf5_version)
     facts.hdf5_mpi = bool(h5py.get_config().mpi)
@@ -156,16 +156,16 @@ def _see_blas(facts: RankFacts) -> None:
             return
 
 
-def _see_speed(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
+def _see_speed(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     """Measure matrix products and copies while the other ranks of the node do the same."""
     from hpcflow.kernels.roofline_peaks import measure
 
-    here = (place.local_size if place is not None else None) or 1
+    here = (launched_rank.local_size if launched_rank is not None else None) or 1
     peaks = measure(facts.threads, dtypes=("float32",), seconds=0.3, sharing=here)
     facts.gemm, facts.copies = peaks.flops["float32"], peaks.nbytes
 
 
-def _see_gpus(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -> None:
+def _see_gpus(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     facts.gpu_files = len(glob.glob("/dev/nvidia[0-9]*"))
     if not any(name.startswith("cupy-") for name in facts.versions):
         return
@@ -181,7 +181,7 @@ def _see_gpus(facts: RankFacts, place: launcher_detection.LaunchedRank | None) -
     if facts.gpus:
         from hpcflow.doctor.gpu_kernel_agreement import agreements
 
-        local = (place.local_rank if place is not None else 0) or 0
+        local = (launched_rank.local_rank if launched_rank is not None else 0) or 0
         index = local % len(facts.gpus)
         facts.gpu = facts.gpus[index]
         with cupy.cuda.Device(index):

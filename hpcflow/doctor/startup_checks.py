@@ -8,7 +8,7 @@ from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, JobFacts, RankFa
 from hpcflow.launch import launcher_detection
 from hpcflow.platform.install_hints import DISTRIBUTION, OTHER, install_hint
 
-NEEDED = ("numpy", "mpi4py", "h5py")
+REQUIRED_PACKAGES = ("numpy", "mpi4py", "h5py")
 
 
 def python(job: JobFacts) -> list[Finding]:
@@ -46,7 +46,7 @@ def packages(job: JobFacts) -> list[Finding]:
             what = f"{OTHER} {version} of the package index, another project, has the same folder"
             fix = f"pip uninstall {OTHER}; pip install --force-reinstall --no-deps {DISTRIBUTION}"
             findings.append(Finding(WARN, node, f"{what} in this environment", fix))
-    for name in NEEDED:
+    for name in REQUIRED_PACKAGES:
         for node in job.nodes:
             why = next((r.broken[name] for r in job.on(node) if name in r.broken), "")
             if why:

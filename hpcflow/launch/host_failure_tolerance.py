@@ -68,12 +68,12 @@ def with_hosts(start: StartCommand, file: str) -> StartCommand:
             f"--hostfile {file}: no such file",
             hint="a line for each host: nid1 slots=4 (MPICH: nid1:4)",
         )
-    if not start.why.startswith("mpirun"):
+    if not start.reason.startswith("mpirun"):
         raise LaunchError(
-            f"--hostfile: {start.why} places the ranks itself",
+            f"--hostfile: {start.reason} places the ranks itself",
             hint="leave --hostfile out: SLURM knows the hosts of its job",
         )
-    option = "--hostfile" if "Open MPI" in start.why else "-f"
+    option = "--hostfile" if "Open MPI" in start.reason else "-f"
     return dataclasses.replace(start, argv=[start.argv[0], option, file, *start.argv[1:]])
 
 
@@ -96,7 +96,7 @@ def watch_mpirun(mpirun: MpirunProcess) -> int:
     """
     has_lost, tail = False, b""
     assert mpirun.process.stderr is not None
-    while data := os.read(mpirun.process.stderr.fileno(), ssh_relay.MOST):
+    while data := os.read(mpirun.process.stderr.fileno(), ssh_relay.READ_BYTES):
         os.write(2, data)
         tail = tail[-100:] + data
         has_lost = has_lost or any(words in tail for words in LOST)
@@ -111,7 +111,7 @@ def run_supervised(
     With SLURM the job needs all hosts, because mpirun starts its daemons by srun there.
     """
     supervisor, env = RankSupervisor(ranks), dict(start.env)
-    env[ssh_relay.SUPERVISOR] = supervisor.where
+    env[ssh_relay.SUPERVISOR] = supervisor.address
     options = ["-x", ssh_relay.SUPERVISOR]
     if not slurm_node_count(start):
         env[ssh_relay.AGENT] = next((env[name] for name in AGENTS if env.get(name)), "ssh")
@@ -139,7 +139,7 @@ class RankSupervisor:
         self._token = secrets.token_hex(16)
         self._listener = socket.create_server(("0.0.0.0", 0), backlog=1024)
         port = self._listener.getsockname()[1]
-        self.where = f"{','.join(host_addresses())}:{port}:{self._token}"
+        self.address = f"{','.join(host_addresses())}:{port}:{self._token}"
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, selectors.EVENT_READ)
         self._names: dict[socket.socket, str] = {}  # identified ranks

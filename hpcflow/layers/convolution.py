@@ -83,7 +83,7 @@ class _Conv(_Images):
         super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
         self._windows(filters, kernel_size, strides, padding, data_format)
         self.dilation_rate = dilation_rate
-        self._tell(
+        self._store_weight_options(
             kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
             bias=(bias_initializer, bias_regularizer, bias_constraint),
         )
@@ -148,7 +148,7 @@ class _Transposed(_Images):
     ) -> None:
         super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
         self._windows(filters, kernel_size, strides, padding, data_format)
-        self._tell(
+        self._store_weight_options(
             kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
             bias=(bias_initializer, bias_regularizer, bias_constraint),
         )
@@ -183,13 +183,13 @@ def _beyond(sizes: Sequence[int], steps: Sequence[int], pads: Any) -> list[int]:
     return [k - s - sum(pair) for k, s, pair in zip(sizes, steps, pads, strict=True)]
 
 
-def _grown(x: Tensor, axis: int, factor: int, more: int) -> Any:
-    """The size of `x` along `axis`, times `factor`, plus `more`; a scalar tensor if unknown."""
+def _grown(x: Tensor, axis: int, factor: int, increment: int) -> Any:
+    """The size of `x` along `axis`, times `factor`, plus `increment`; a tensor if unknown."""
     assert x.shape is not None
     size = x.shape[axis]
     if size is not None:
-        return size * factor + more
-    return add(multiply(getitem(shape(x), axis), factor), more)
+        return size * factor + increment
+    return add(multiply(getitem(shape(x), axis), factor), increment)
 
 
 class Conv1DTranspose(_Transposed):
@@ -246,7 +246,7 @@ class _Separable(_Images):
         super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
         self._windows(filters, kernel_size, strides, padding, data_format)
         self.dilation_rate, self.depth_multiplier = dilation_rate, depth_multiplier
-        self._tell(
+        self._store_weight_options(
             depthwise=(depthwise_initializer, depthwise_regularizer, depthwise_constraint),
             pointwise=(pointwise_initializer, pointwise_regularizer, pointwise_constraint),
             bias=(bias_initializer, bias_regularizer, bias_constraint),

@@ -44,7 +44,7 @@ class Dense(Weighted):
     ) -> None:
         super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
         self.units = units
-        self._tell(
+        self._store_weight_options(
             kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
             bias=(bias_initializer, bias_regularizer, bias_constraint),
         )

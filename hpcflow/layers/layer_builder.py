@@ -26,7 +26,7 @@ class OfTensor(Layer):
     def _convert_inputs(self, inputs: Any) -> Tensor:
         return convert_to_tensor(inputs)
 
-    def _tell(self, **weights: tuple[Any, Any, Any]) -> None:
+    def _store_weight_options(self, **weights: tuple[Any, Any, Any]) -> None:
         """Store the initializer, regularizer and constraint of each of these weights."""
         for name, facts in weights.items():
             for kind, fact in zip(_FACTS, facts, strict=True):
@@ -54,9 +54,9 @@ class Weighted(OfTensor):
         activity_regularizer: Function | None,
         trainable: bool,
         name: str | None,
-        more: dict[str, Any],
+        kwargs: dict[str, Any],
     ) -> None:
-        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **more)
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
         self.activation, self.use_bias, self.bias = activation, use_bias, None
 
     def _add_bias(self, size: int) -> None:
@@ -100,7 +100,7 @@ def function(cls: type[OfTensor], reuse: bool = True) -> Function:
     return named(layer, cls.what, cls.__doc__)
 
 
-def known_size(x: Any, axis: int, what: str) -> int:
+def known_size(x: Any, axis: int, label: str) -> int:
     """The static size of a tensor or shape along `axis`, which shapes variables.
 
     Errors: ShapeError if it is unknown.
@@ -109,7 +109,7 @@ def known_size(x: Any, axis: int, what: str) -> int:
     size = None if sizes is None or len(sizes) <= abs(axis + (axis < 0)) else sizes[axis]
     if size is None:
         raise ShapeError(
-            f"{what} needs a known size along axis {axis}, not shape {shape_text(sizes)}",
+            f"{label} needs a known size along axis {axis}, not shape {shape_text(sizes)}",
             op=x.op.name if isinstance(x, Tensor) else None,
             line=user_line(),
             hint="give what is known by x.set_shape([...])",
@@ -117,25 +117,25 @@ def known_size(x: Any, axis: int, what: str) -> int:
     return size
 
 
-def of_rank(x: Tensor, rank: int, what: str) -> Tensor:
+def of_rank(x: Tensor, rank: int, label: str) -> Tensor:
     """`x` itself.
 
     Errors: ShapeError unless its rank is `rank`.
     """
     if x.shape is None or len(x.shape) != rank:
         raise ShapeError(
-            f"{what} takes rank {rank}, not shape {shape_text(x.shape)}",
+            f"{label} takes rank {rank}, not shape {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )
     return x
 
 
-def sizes_of(value: Any, rank: int, what: str) -> list[int]:
+def sizes_of(value: Any, rank: int, label: str) -> list[int]:
     """A list of `rank` ints, from a list or from one int for all axes."""
     sizes = [value] * rank if isinstance(value, int) else list(value)
     if len(sizes) != rank or not all(isinstance(n, int) and n > 0 for n in sizes):
-        raise ShapeError(f"{what} must be {rank} positive ints, not {value!r}", line=user_line())
+        raise ShapeError(f"{label} must be {rank} positive ints, not {value!r}", line=user_line())
     return sizes
 
 

@@ -70,7 +70,7 @@ class BatchNormalization(OfTensor):
         self.beta = self.gamma = None
         self.moving_mean_initializer = moving_mean_initializer
         self.moving_variance_initializer = moving_variance_initializer
-        self._tell(
+        self._store_weight_options(
             beta=(beta_initializer, beta_regularizer, beta_constraint),
             gamma=(gamma_initializer, gamma_regularizer, gamma_constraint),
         )
@@ -154,7 +154,7 @@ def _trained(
     moving: tuple[Variable, Variable],
     momentum: float,
     training: Any,
-    known: Any,
+    static_training: Any,
     synchronized: bool,
 ) -> tuple[Tensor, list[Any]]:
     """The batch normalized with its own moments while `training`, and updates of the averages."""
@@ -163,25 +163,27 @@ def _trained(
     m, v, unbiased, y = _of_batch(batch.x, reduced_axes, batch.epsilon, synchronized)
     sample_var = unbiased if rank == 4 and batch.axis in (1, 3) else v  # as TensorFlow, fused
     mean, variance = moving
-    updates = _updates([(mean, m), (variance, sample_var)], momentum, training, known, synchronized)
-    if known is None:
+    updates = _updates(
+        [(mean, m), (variance, sample_var)], momentum, training, static_training, synchronized
+    )
+    if static_training is None:
         m, v = where(training, m, mean), where(training, v, variance)
         return batch.normalized(m, v), updates
     return batch.normalized(m, v) if synchronized else batch.scaled(y), updates
 
 
 def _of_batch(
-    x: Tensor, others: tuple[int, ...], epsilon: float, synchronized: bool
+    x: Tensor, reduced_axes: tuple[int, ...], epsilon: float, synchronized: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, variance, unbiased variance, and the batch normalized with the first two."""
     if synchronized:
         y = x
-        m, v, n = normalization_ops.joined_moments(x, others)
-        n = getitem(squeeze(n, others), 0)
+        m, v, n = normalization_ops.joined_moments(x, reduced_axes)
+        n = getitem(squeeze(n, reduced_axes), 0)
     else:
-        y, m, v = normalization_ops.normalized(x, others, epsilon)
+        y, m, v = normalization_ops.normalized(x, reduced_axes, epsilon)
         n = normalization_ops.divided_by(x, m)
-    m, v = squeeze(m, others), squeeze(v, others)
+    m, v = squeeze(m, reduced_axes), squeeze(v, reduced_axes)
     return m, v, multiply(v, divide(n, maximum(subtract(n, 1), 1))), y
 
 
@@ -189,7 +191,7 @@ def _updates(
     pairs: list[tuple[Variable, Tensor]],
     momentum: float,
     training: Any,
-    known: Any,
+    static_training: Any,
     synchronized: bool,
 ) -> list[Any]:
     """Operations that update the moving averages with the moments."""
@@ -199,7 +201,7 @@ def _updates(
         joined = replica_sum(multiply(stack(values), share))
         values = [getitem(joined, i) for i in range(len(pairs))]
     step: Any = 1 - momentum
-    if known is None:
+    if static_training is None:
         step = where(training, step, getitem(multiply(values[0], 0), 0))
     return [
         update("AssignSub", [variable], [multiply(subtract(variable.value(), value), step)])

@@ -16,7 +16,7 @@ from hpcflow.ops.shape_inference import named
 from hpcflow.ops.variables.variable_scope import variable_scope
 
 
-def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
+def _recurrent(layer_name: str, make: Callable[..., RNNCell], doc: str) -> Function:
     """A recurrent layer of the cells that `make(units, activation)` returns."""
 
     def recurrent(
@@ -33,10 +33,10 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
         name: str | None = None,
         reuse: Any = None,
     ) -> tuple[Tensor, Any]:
-        x = of_rank(convert_to_tensor(inputs), 3, what)
+        x = of_rank(convert_to_tensor(inputs), 3, layer_name)
         if num_layers < 1:
             raise ShapeError(
-                f"{what}: num_layers must be at least 1, not {num_layers}", line=user_line()
+                f"{layer_name}: num_layers must be at least 1, not {num_layers}", line=user_line()
             )
 
         def cell() -> RNNCell:
@@ -46,7 +46,7 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
                 cells = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in cells]
             return cells[0] if num_layers == 1 else MultiRNNCell(cells)
 
-        with variable_scope(name, what, [x], reuse=reuse):
+        with variable_scope(name, layer_name, [x], reuse=reuse):
             facts: dict[str, Any] = {"dtype": x.dtype, "time_major": time_major}
             if not bidirectional:
                 return dynamic_rnn(cell(), x, sequence_length, initial_state, **facts)
@@ -56,7 +56,7 @@ def _recurrent(what: str, make: Callable[..., RNNCell], doc: str) -> Function:
             )
             return concat(both, 2), last
 
-    return named(recurrent, what, doc)
+    return named(recurrent, layer_name, doc)
 
 
 rnn = _recurrent(

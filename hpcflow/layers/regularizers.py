@@ -28,13 +28,13 @@ def l1_l2_regularizer(scale_l1: float = 1.0, scale_l2: float = 1.0) -> Function:
     return lambda w: add(l1(w), l2(w))
 
 
-def _scaled(scale: float, of: Function) -> Function:
+def _scaled(scale: float, penalty: Function) -> Function:
     if not scale >= 0:
         raise ShapeError(
             f"the scale of a regularizer must be at least 0, not {scale!r}", line=user_line()
         )
 
     def regularizer(w: Any) -> Tensor:
-        return multiply(of(convert_to_tensor(w)), scale)
+        return multiply(penalty(convert_to_tensor(w)), scale)
 
     return regularizer

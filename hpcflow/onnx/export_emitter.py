@@ -18,20 +18,22 @@ from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.onnx.element_types import to_onnx
 
-Say = Callable[["Emitter", Operation], Any]  # returns the name of the output, or of all outputs
+ExportFunction = Callable[
+    ["Emitter", Operation], Any
+]  # returns the name of the output, or of all outputs
 
-_TABLE: dict[str, Say] = {}
+_TABLE: dict[str, ExportFunction] = {}
 
 
-def exports(*types: str) -> Callable[[Say], Say]:
+def exports(*types: str) -> Callable[[ExportFunction], ExportFunction]:
     """Decorator: register the export function of these op types.
 
     The function emits nodes and returns the name of the output, or of all outputs.
     """
 
-    def add(say: Say) -> Say:
-        _TABLE.update(dict.fromkeys(types, say))
-        return say
+    def add(function: ExportFunction) -> ExportFunction:
+        _TABLE.update(dict.fromkeys(types, function))
+        return function
 
     return add
 
@@ -56,7 +58,7 @@ def _load() -> None:
             importlib.import_module(module.name)
 
 
-def find_exporter(type: str) -> Say | None:
+def find_exporter(type: str) -> ExportFunction | None:
     """The export function of an op type, or None."""
     _load()
     return _TABLE.get(type)
@@ -75,17 +77,17 @@ class Emitter:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
         self.names: dict[Tensor, str] = {}
-        self._used: dict[str, int] = {}
+        self._name_counts: dict[str, int] = {}
         self._reserved: dict[Tensor, str] = {}
-        self._known: dict[tuple[Any, ...], str] = {}
+        self._constant_names: dict[tuple[Any, ...], str] = {}
         self._stem = "n"
 
     # -- names
 
     def free(self, name: str) -> str:
         """Reserve and return a unique name: `name`, or `name` with a number."""
-        count = self._used.get(name, 0)
-        self._used[name] = count + 1
+        count = self._name_counts.get(name, 0)
+        self._name_counts[name] = count + 1
         return name if count == 0 else self.free(f"{name}_{count}")
 
     def begin(self, op: Operation) -> int:
@@ -97,21 +99,21 @@ class Emitter:
         """Reserve a name for a tensor that is emitted later."""
         self._reserved.setdefault(tensor, self.free(name))
 
-    def set_name(self, tensor: Tensor, made: str, since: int) -> None:
-        """Set the ONNX name of `tensor`, emitted as `made`.
+    def set_name(self, tensor: Tensor, emitted_name: str, since: int) -> None:
+        """Set the ONNX name of `tensor`, emitted as `emitted_name`.
 
         If a node emitted since `since` computes it, the node's output gets the tensor's own name.
         """
         own_name = self._reserved.get(tensor)
         if own_name is None:
             own_name = tensor.op.name if tensor.index == 0 else f"{tensor.op.name}:{tensor.index}"
-            own_name = self.free(own_name) if own_name not in self._used else made
+            own_name = self.free(own_name) if own_name not in self._name_counts else emitted_name
         for node in self.nodes[since:]:
-            if made in node.output:
-                self._rename(made, own_name, since)
-                made = own_name
+            if emitted_name in node.output:
+                self._rename(emitted_name, own_name, since)
+                emitted_name = own_name
                 break
-        self.names[tensor] = made
+        self.names[tensor] = emitted_name
 
     def _rename(self, old: str, new: str, since: int) -> None:
         for node in self.nodes[since:]:
@@ -139,12 +141,12 @@ class Emitter:
         """Emit an initializer; equal small ones are shared."""
         array = np.ascontiguousarray(np.asarray(value, dtype)).reshape(np.shape(value))
         key = (array.dtype.str, array.shape, array.tobytes()) if array.size <= 16 else None
-        if key is not None and key in self._known:
-            return self._known[key]
+        if key is not None and key in self._constant_names:
+            return self._constant_names[key]
         name = self.free(name or f"{self._stem}/const")
         self.constants.append(numpy_helper.from_array(array, name))
         if key is not None:
-            self._known[key] = name
+            self._constant_names[key] = name
         return name
 
     def ints(self, values: Sequence[int] | int) -> str:
@@ -170,10 +172,10 @@ def rank_of(tensor: Tensor) -> int:
     return len(tensor.shape)
 
 
-def refused(op: Operation, why: str) -> OnnxError:
+def refused(op: Operation, reason: str) -> OnnxError:
     """The error for an operation that ONNX cannot represent."""
     return OnnxError(
-        f"{op.type} {op.name!r} cannot be exported: {why}",
+        f"{op.type} {op.name!r} cannot be exported: {reason}",
         op=op.name,
         line=op.line,
         hint="`hpcflow help onnx` lists what is not exported",

@@ -16,9 +16,9 @@ from hpcflow.onnx.element_types import to_onnx
 from hpcflow.onnx.export_emitter import Emitter, find_exporter, rank_of, refused
 
 OPSET, IR = 17, 8  # of 2022: supported by runtimes and quantizers
-Named = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
+NamedTensors = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
-WHY = {  # operations absent from inference graphs -> what to do
+EXPORT_HINTS = {  # operations absent from inference graphs -> what to do
     **dict.fromkeys(
         ("RandomUniform", "RandomNormal", "TruncatedNormal"),
         "export the graph of inference, without dropout",
@@ -30,8 +30,8 @@ WHY = {  # operations absent from inference graphs -> what to do
 
 
 def export_model(
-    outputs: Named,
-    inputs: Named,
+    outputs: NamedTensors,
+    inputs: NamedTensors,
     values: Any,
     name: str = "hpcflow",
 ) -> onnx.ModelProto:
@@ -42,7 +42,7 @@ def export_model(
     Errors: OnnxError names the operation that cannot be exported, its line, and the reason.
     """
     fetched, fed = _name_tensors(outputs), _name_tensors(inputs)
-    order = _needed(list(fetched.values()), set(fed.values()))
+    order = _reachable_operations(list(fetched.values()), set(fed.values()))
     emitter = Emitter()
     for tensor_name, tensor in fed.items():
         emitter.names[tensor] = emitter.free(tensor_name)
@@ -61,7 +61,7 @@ def export_model(
         name,
         [_info(tensor_name, tensor) for tensor_name, tensor in fed.items()],
         [_info(tensor_name, tensor) for tensor_name, tensor in fetched.items()],
-        _used(emitter),
+        _used_constants(emitter),
     )
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="hpcflow")
@@ -72,7 +72,7 @@ def export_model(
     return model
 
 
-def _name_tensors(tensors: Named) -> dict[str, Tensor]:
+def _name_tensors(tensors: NamedTensors) -> dict[str, Tensor]:
     if isinstance(tensors, Tensor):
         tensors = [tensors]
     if isinstance(tensors, Mapping):
@@ -80,7 +80,7 @@ def _name_tensors(tensors: Named) -> dict[str, Tensor]:
     return {t.op.name if t.index == 0 else t.name: t for t in tensors}
 
 
-def _needed(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
+def _reachable_operations(fetched: Sequence[Tensor], fed: set[Tensor]) -> list[Operation]:
     """The operations that the outputs depend on, in the order of the graph."""
     stack = [t.op for t in fetched if t not in fed]
     reachable = set(stack)
@@ -134,7 +134,7 @@ def _write_operation(
         raise refused(op, "strings are not exported")
     say = find_exporter(op.type)
     if say is None:
-        why = WHY.get(op.type)
+        why = EXPORT_HINTS.get(op.type)
         if why is None:
             why = (
                 "ONNX has no such operator" if lookup_op(op.type).pure else "it has or reads state"
@@ -154,7 +154,7 @@ def _finish(emitter: Emitter, fetched: Mapping[str, Tensor]) -> None:
             emitter.nodes.append(helper.make_node("Identity", [emitted], [name], name))
 
 
-def _used(emitter: Emitter) -> list[onnx.TensorProto]:
+def _used_constants(emitter: Emitter) -> list[onnx.TensorProto]:
     """The constants that nodes use."""
     used_names = {name for node in emitter.nodes for name in node.input}
     return [c for c in emitter.constants if c.name in used_names]

@@ -90,18 +90,18 @@ class Importer:
             self.narrow[tensor] = elem_type
         return tensor
 
-    def run(self, given: Mapping[str, Any]) -> Imported:
+    def run(self, input_values: Mapping[str, Any]) -> Imported:
         """Build the whole model."""
         graph = self.model.graph
         scope = ImportScope(self, versions_of(self.model.opset_import))
         self._check_version(scope.versions)
         initial = self._initializers(graph, scope, self.trainable)
         graph_inputs = [v for v in graph.input if v.name not in initial]
-        unknown = set(given) - {v.name for v in graph_inputs}
+        unknown = set(input_values) - {v.name for v in graph_inputs}
         if unknown:
             names = ", ".join(v.name for v in graph_inputs)
             raise OnnxError(f"the model has no inputs {sorted(unknown)}", hint=f"it has {names}")
-        inputs = {v.name: self._input(v, given.get(v.name)) for v in graph_inputs}
+        inputs = {v.name: self._input(v, input_values.get(v.name)) for v in graph_inputs}
         scope.values.update(inputs)
         self._nodes(graph, scope)
         outputs = {v.name: scope.find(v.name) for v in graph.output}
@@ -151,7 +151,7 @@ class Importer:
         if not varies or array.dtype.kind != "f":
             return constant(array, name=name_for(name))
         self.variables[name] = variable = Variable(array, name=name_for(name))
-        self.values.told[variable.fetched] = array
+        self.values.initializers[variable.fetched] = array
         return variable.fetched
 
     # -- graphs and nodes
@@ -180,10 +180,10 @@ class Importer:
                 outputs = self._build(node, domain, inputs)
             except HpcflowError as error:
                 if "ONNX " not in error.message:
-                    error.message = f"{node.called}: {error.message}"
+                    error.message = f"{node.description}: {error.message}"
                 raise
             except MALFORMED as error:
-                raise OnnxError(f"{node.called} cannot be built: {error!r}") from error
+                raise OnnxError(f"{node.description} cannot be built: {error!r}") from error
         if len(outputs) < sum(map(bool, proto.output)):
             raise node.declined(
                 f"it has {len(proto.output)} outputs, but {len(outputs)} are supported"
@@ -289,11 +289,11 @@ def standard_function(
     return function
 
 
-def _body_version(versions: Sequence[int], wanted: int) -> int | None:
-    """The newest opset of a body up to `wanted`; otherwise its oldest."""
+def _body_version(versions: Sequence[int], requested_version: int) -> int | None:
+    """The newest opset of a body up to `requested_version`; otherwise its oldest."""
     if not versions:
         return None
-    return max((v for v in versions if v <= wanted), default=min(versions))
+    return max((v for v in versions if v <= requested_version), default=min(versions))
 
 
 def default_attributes(proto: onnx.NodeProto, version: int) -> dict[str, onnx.AttributeProto]:

@@ -13,7 +13,7 @@ from hpcflow.train.job_result import FIELDS
 
 LONGEST = 40  # characters of a value
 IGNORED_SETTINGS = ("run_dir",)  # settings that always differ
-GIVEN = "yes"  # shown for an option without a value
+FLAG_VALUE = "yes"  # shown for an option without a value
 ARGUMENTS = "arguments"  # positional arguments of the script
 _NUMBER = re.compile(r"-\.?\d")
 
@@ -42,7 +42,7 @@ def script_options(words: Sequence[str]) -> dict[str, str]:
             name = ARGUMENTS if equals else name
         else:
             option_words.setdefault(name, []).append(word)
-    return {name: " ".join(values) or GIVEN for name, values in option_words.items()}
+    return {name: " ".join(values) or FLAG_VALUE for name, values in option_words.items()}
 
 
 def _words(manifest: FileFacts) -> list[str]:

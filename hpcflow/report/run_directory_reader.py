@@ -15,7 +15,7 @@ from hpcflow.platform.record_files import read_json_object
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.train.run_records import COLUMNS, read_rows
 
-MOST = 10**18  # limit of counts, seconds and rates: larger ones mean a damaged file
+MAX_NUMBER = 10**18  # limit of counts, seconds and rates: larger ones mean a damaged file
 SHORTEST_S = 0.01  # a rate over a shorter time is noise: a run's last step may follow at once
 
 
@@ -64,7 +64,7 @@ def has_type(value: Any, shape: Any) -> bool:
     """Whether a value fits `shape`: `int`, `float` (both from 0 on), `str`, `[shape]`, or a table
     `{name: shape}`, which may have more names."""
     if shape in (int, float):
-        return type(value) in (int, shape) and 0 <= value <= MOST
+        return type(value) in (int, shape) and 0 <= value <= MAX_NUMBER
     if isinstance(shape, list):
         return isinstance(value, list) and all(has_type(element, shape[0]) for element in value)
     if isinstance(shape, dict):

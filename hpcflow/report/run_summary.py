@@ -19,8 +19,8 @@ from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS
 RESULT = "result.json"
 SERVERS = "/job:ps/"  # prefix of the servers' task names
 SLOW = {"worker": int, "rank": int, "host": str, "factor": float}
-WAYS = {"received": int, "sent": int}
-TRAFFIC = {"servers": [{"task": str, "predicted": WAYS, "measured": WAYS}]}
+DIRECTIONS = {"received": int, "sent": int}
+TRAFFIC = {"servers": [{"task": str, "predicted": DIRECTIONS, "measured": DIRECTIONS}]}
 
 
 @dataclasses.dataclass
@@ -149,7 +149,7 @@ class ScalingCurve:
     """Runs that differ only in their workers: strong has equal global batches, weak per worker."""
 
     kind: str  # strong or weak
-    what: str
+    description: str
     points: list[ScalingPoint]
 
 

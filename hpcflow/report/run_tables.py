@@ -46,7 +46,7 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
             for p in curve.points
         ]
         head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
-        parts.append(f"{curve.kind} scaling: {curve.what}\n{table(head, rows)}")
+        parts.append(f"{curve.kind} scaling: {curve.description}\n{table(head, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -94,7 +94,11 @@ def _traffic(run: RunSummary) -> str:
     rows = [
         [
             escape_line(row["task"]),
-            *(f"{row[how][direction]:,}" for direction in ("received", "sent") for how in _HOW),
+            *(
+                f"{row[how][direction]:,}"
+                for direction in ("received", "sent")
+                for how in _TRAFFIC_KINDS
+            ),
         ]
         for row in run.traffic["servers"]
     ]
@@ -102,7 +106,7 @@ def _traffic(run: RunSummary) -> str:
     return f"{run.name}: bytes of a step of one worker\n{table(head, rows)}"
 
 
-_HOW = ("predicted", "measured")
+_TRAFFIC_KINDS = ("predicted", "measured")
 
 
 def _waited(run: RunSummary, waited: float | None) -> str:

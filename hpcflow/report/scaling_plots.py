@@ -138,7 +138,7 @@ def _scaling(axes: Any, curves: Sequence[ScalingCurve], kind: str) -> None:
     ticks = sorted({point.workers for curve in curves for point in curve.points})
     for i, curve in enumerate(curves):
         x = [point.workers for point in curve.points]
-        label = _label(f"{curve.kind}: {curve.what}")
+        label = _label(f"{curve.kind}: {curve.description}")
         look = {"color": COLORS[i % len(COLORS)], "marker": MARKS[i % len(MARKS)], "label": label}
         first = curve.points[0]
         if kind == "scaling":

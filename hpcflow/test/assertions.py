@@ -157,9 +157,9 @@ class Assertions(unittest.TestCase):
         """All elements are less than a number, or equal to it."""
         self._compared(a, comparison_target, np.less_equal, "at most")
 
-    def _compared(self, a: Any, target: Any, holds: Callable[..., Any], how: str) -> None:
+    def _compared(self, a: Any, target: Any, holds: Callable[..., Any], relation: str) -> None:
         values, bound = self._array(a), self._array(target)
-        self._all(values, holds(values, bound), f"not {how} {bound}")
+        self._all(values, holds(values, bound), f"not {relation} {bound}")
 
     def assertAllInRange(
         self,
@@ -182,12 +182,12 @@ class Assertions(unittest.TestCase):
         values, allowed = self._array(target), list(expected_set)
         self._all(values, np.isin(values, allowed), f"not among {allowed}")
 
-    def _all(self, values: np.ndarray, holds: np.ndarray, what: str) -> None:
+    def _all(self, values: np.ndarray, holds: np.ndarray, description: str) -> None:
         wrong = np.argwhere(~np.asarray(holds, bool))
         if len(wrong):
             first = tuple(int(i) for i in wrong[0])
             example = f", the first is {values[first]} at {list(first)}"
-            self.fail(f"{len(wrong)} of {values.size} elements are {what}{example}")
+            self.fail(f"{len(wrong)} of {values.size} elements are {description}{example}")
 
     # -- shapes, dtypes, devices, texts
 
@@ -235,8 +235,8 @@ class Assertions(unittest.TestCase):
         return self.assertRaisesWithPredicateMatch(HpcflowError, expected_err_re_or_predicate)
 
 
-def _format(msg: str | None, path: str, what: str) -> str:
-    return ": ".join(part for part in (msg or "", path, what) if part)
+def _format(msg: str | None, path: str, description: str) -> str:
+    return ": ".join(part for part in (msg or "", path, description) if part)
 
 
 def _is_dict(structure: Any) -> bool:

@@ -30,8 +30,8 @@ class _NoTest:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, of: Any, kind: type) -> Any:
-        return self if of is None else functools.partial(self._method, of)
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else functools.partial(self._method, instance)
 
 
 class TestCase(Assertions):

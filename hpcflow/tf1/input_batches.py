@@ -253,14 +253,14 @@ def maybe_shuffle_batch_join(
 class _BatchInputs:
     """The inputs of a batch function: from each source one tensor, or a list or dict of tensors."""
 
-    def __init__(self, sources: Sequence[Any], shapes: Any, many: bool, keep: Any) -> None:
+    def __init__(self, sources: Sequence[Any], shapes: Any, enqueue_many: bool, keep: Any) -> None:
         sources = several(sources, "a queue of batches")
         if not sources:
             raise GraphError("a batch function needs at least one tensor")
         first = sources[0]
         self.keys = sorted(first) if isinstance(first, Mapping) else None
         self.is_single = self.keys is None and not isinstance(first, (list, tuple))
-        self.many = many
+        self.enqueue_many = enqueue_many
         self.keep = None if keep is None else convert_to_tensor(keep, bool_)
         tensors_by_id: dict[int, list[Tensor]] = {}  # threads may share a source
         for source in sources:
@@ -282,7 +282,10 @@ class _BatchInputs:
         """The static shape of one element of each component, common to all sources."""
         common: list[Shape] = []
         for column in zip(*self.sources, strict=True):
-            shapes = [t.shape[1:] if self.many and t.shape is not None else t.shape for t in column]
+            shapes = [
+                t.shape[1:] if self.enqueue_many and t.shape is not None else t.shape
+                for t in column
+            ]
             first = shapes[0]
             if any(s is None for s in shapes) or len({len(s or ()) for s in shapes}) > 1:
                 raise ShapeError("tensors to batch must have a known rank: give shapes")
@@ -306,12 +309,12 @@ class _BatchInputs:
     def _put(self, queue: QueueBase, tensors: list[Tensor]) -> Operation:
         """Enqueue the elements that are kept in `queue`."""
         if self.keep is None:
-            return queue.enqueue_many(tensors) if self.many else queue.enqueue(tensors)
-        rows = tensors if self.many else [expand_dims(t, 0) for t in tensors]
+            return queue.enqueue_many(tensors) if self.enqueue_many else queue.enqueue(tensors)
+        rows = tensors if self.enqueue_many else [expand_dims(t, 0) for t in tensors]
         mask = self.keep
         if mask.shape == ():
             mask = broadcast_to(mask, shape(rows[0])[:1])
-        elif not self.many:
+        elif not self.enqueue_many:
             raise ShapeError(
                 "keep_input must be a scalar unless enqueue_many is set", op=mask.op.name
             )

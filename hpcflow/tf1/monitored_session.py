@@ -109,7 +109,7 @@ class MonitoredSession:
             args = hook.before_run(run_context)
             all_fetches.append(() if args is None or args.fetches is None else args.fetches)
             if args is not None and args.feed_dict:
-                feeds = _both(feeds, args.feed_dict, hook)
+                feeds = _merge_feeds(feeds, args.feed_dict, hook)
             if args is not None and args.options is not None:
                 options = session_options.merge_options(options, args.options)
         if options is not None and run_metadata is None:
@@ -269,10 +269,10 @@ def _summaries(folder: Any, scaffold: Scaffold, steps: Any, secs: Any) -> list[S
     return [SummarySaverHook(steps or None, secs or None, folder, scaffold=scaffold)]
 
 
-def _both(
-    feeds: Mapping[Any, Any], more: Mapping[Any, Any], hook: SessionRunHook
+def _merge_feeds(
+    feeds: Mapping[Any, Any], hook_feeds: Mapping[Any, Any], hook: SessionRunHook
 ) -> Mapping[Any, Any]:
-    for tensor in more:
+    for tensor in hook_feeds:
         if tensor in feeds:
             raise FeedError(
                 f"{type(hook).__name__} feeds {getattr(tensor, 'name', tensor)!r}, which is fed "
@@ -280,7 +280,7 @@ def _both(
                 hint="feed it in one place",
             )
     base = feeds if isinstance(feeds, dict) else dict(feeds)
-    return base | dict(more)  # a batch of hf.data keeps its type
+    return base | dict(hook_feeds)  # a batch of hf.data keeps its type
 
 
 def save_as_hooked(
@@ -314,7 +314,7 @@ def _as_data(hook: CheckpointSaverHook, session: ScaffoldSession) -> dict[str, A
     saver = hook.saver or Saver(state_of_job(session.graph))
     return {
         "folder": str(Path(hook.checkpoint_dir).absolute()),
-        "every": hook.every,
+        "every": hook.interval,
         "variables": {name: variable.name for name, variable in saver.variables.items()},
         "keep": saver.max_to_keep,
         "form": saver.form,

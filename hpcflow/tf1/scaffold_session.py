@@ -39,7 +39,7 @@ class ScaffoldSession(TrainingSession):
         self._training: dict[Sequence[Tensor | Operation], bool] = {}
         super().__init__(graph, context, config=config)
 
-    def _choose(self, own: str | Path | None) -> CheckpointLocation:
+    def _choose(self, script_folder: str | Path | None) -> CheckpointLocation:
         return CheckpointLocation(None, False)  # `begin` restores; `save_in` uses its result
 
     def _initialize(self, variables: Sequence[Variable]) -> None:
@@ -98,7 +98,7 @@ class ScaffoldSession(TrainingSession):
     def save_in(
         self,
         folder: str,
-        every: int | str | None,
+        interval: int | str | None,
         saver: Saver,
         counter: Variable | None,
         listener: SaveListener | None = None,
@@ -115,7 +115,7 @@ class ScaffoldSession(TrainingSession):
         place = Path((self._set_folder or setting) if setting else folder)
         before = self._restored_by
         self._resumes = before is not None and before.directory == place
-        keeper = self._keep(place, every, saver, counter)
+        keeper = self._keep(place, interval, saver, counter)
         keeper.listener, keeper.always_waits = listener, always_waits
         if before is not None:
             keeper.continue_as(before)
@@ -124,9 +124,9 @@ class ScaffoldSession(TrainingSession):
         else:
             keeper.start_fresh()
 
-    def is_training(self, wanted: Sequence[Tensor | Operation]) -> bool:
+    def is_training(self, fetches: Sequence[Tensor | Operation]) -> bool:
         """Whether a run of these fetches is a training step, see `trains`."""
-        key = tuple(wanted)
+        key = tuple(fetches)
         if key not in self._training:
             self._training[key] = is_training_step(key)
         return self._training[key]
@@ -142,13 +142,13 @@ class ScaffoldSession(TrainingSession):
             )
 
 
-def together(context: RankContext, mine: Mapping[str, Any]) -> dict[str, Any]:
+def together(context: RankContext, value: Mapping[str, Any]) -> dict[str, Any]:
     """Broadcast the chief's value; every rank that runs the script calls this."""
     drivers = context.drivers
     if drivers is None or drivers.size == 1:
-        return dict(mine)
+        return dict(value)
     context.meet("making a monitored session")
-    return json.loads(drivers.broadcast_text(json.dumps(dict(mine))))
+    return json.loads(drivers.broadcast_text(json.dumps(dict(value))))
 
 
 def _text(path: Any) -> str | None:

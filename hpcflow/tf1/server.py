@@ -215,14 +215,14 @@ def _check_told(task: str, context: RankContext) -> bool:
     )
 
 
-def describe(cluster: ClusterSpec, context: RankContext, told: str = "") -> str:
-    """The message with the rank of each task; `told` is the task given to all ranks."""
+def describe(cluster: ClusterSpec, context: RankContext, requested_task: str = "") -> str:
+    """The message with the rank of each task; `requested_task` is the task given to all ranks."""
     tasks = list(_tasks(cluster, context))
     words = [
         f"{task} ({address}) is rank {rank}" for task, address, rank in tasks[:MAX_LISTED_TASKS]
     ]
     suffix = f" and so on, {len(tasks)} tasks" if len(tasks) > MAX_LISTED_TASKS else ""
-    why = f". All command lines say {told}; the ranks decide" if told else ""
+    why = f". All command lines say {requested_task}; the ranks decide" if requested_task else ""
     return f"the cluster runs over MPI and uses no address: {', '.join(words)}{suffix}{why}"
 
 

@@ -144,7 +144,7 @@ class CheckpointSaverHook(SessionRunHook):
                 "saver and scaffold cannot both be given", hint="give at most one of them"
             )
         SecondOrStepTimer(save_secs, save_steps)  # exactly one is given
-        self.every = save_steps if save_secs is None else f"{float(save_secs):f}s"
+        self.interval = save_steps if save_secs is None else f"{float(save_secs):f}s"
         self.checkpoint_dir, self._saver, self._scaffold = checkpoint_dir, saver, scaffold
         self.listeners, self._stops = list(listeners or ()), False
 

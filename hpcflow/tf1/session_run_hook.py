@@ -105,6 +105,6 @@ class NonChiefHook(SessionRunHook):
         return self._hook.before_run(run_context) if run_context.is_joint else None
 
 
-def tensor_of(graph: Graph, given: Any) -> Any:
+def tensor_of(graph: Graph, reference: Any) -> Any:
     """A tensor or variable, also given by name."""
-    return graph.get_tensor_by_name(given) if isinstance(given, str) else given
+    return graph.get_tensor_by_name(reference) if isinstance(reference, str) else reference

@@ -286,7 +286,7 @@ class Supervisor:
             self._writer.flush()
 
 
-def _at_exit(mine: weakref.ref[Supervisor]) -> None:
-    supervisor = mine()
+def _at_exit(reference: weakref.ref[Supervisor]) -> None:
+    supervisor = reference()
     if supervisor is not None and supervisor._unfinished:
         supervisor.stop(ignore_live_threads=True)

@@ -91,7 +91,7 @@ class SyncReplicasOptimizer(Optimizer):
         Errors: GraphError if the graph has another such rule.
         """
         step = self._optimizer.apply_gradients(grads_and_vars, global_step, name)
-        _say(step.graph, self._sync)
+        _register_sync_rule(step.graph, self._sync)
         return step
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
@@ -143,7 +143,7 @@ class NoQueueRunner:
         return []
 
 
-def _say(graph: Graph, sync: SyncReplicasRule) -> None:
+def _register_sync_rule(graph: Graph, sync: SyncReplicasRule) -> None:
     rules = graph.get_collection_ref(SYNC)
     if rules and rules != [sync]:
         raise GraphError(

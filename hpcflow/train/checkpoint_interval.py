@@ -43,27 +43,27 @@ def daly_interval(save_s: float, mtbf_s: float) -> float:
 class CheckpointInterval:
     """The chief's estimate of the interval between saves and of the start of the last one.
 
-    `every` is the interval that the user requests: None for the optimum, 0 for no saves. The job
+    `fixed_s` is the interval that the user requests: None for the optimum, 0 for no saves. The job
     ends in `left_s` seconds. `before` is the duration of a save in an earlier start, as the
     arguments of `saved`.
     """
 
     def __init__(
         self,
-        every: float | None,
+        fixed_s: float | None,
         mtbf_s: float,
         left_s: float = math.inf,
         before: tuple[float | None, float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._every, self._mtbf_s, self._clock = every, mtbf_s, clock
+        self._fixed_s, self._mtbf_s, self._clock = fixed_s, mtbf_s, clock
         self._ends = clock() + left_s
         self._blocked_s: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
         self._written: collections.deque[float] = collections.deque(maxlen=AVERAGED_SAVES)
         self._edge: float | None = None  # clock before the current step
         self._longest = 0.0  # step, in seconds
         self._last_s = UNKNOWN_S  # seconds reserved for the last save
-        self.seconds = FIRST_S if every is None else every  # seconds between saves; 0: none
+        self.seconds = FIRST_S if fixed_s is None else fixed_s  # seconds between saves; 0: none
         if before is not None:
             self.record_save(*before)
 
@@ -78,7 +78,7 @@ class CheckpointInterval:
         longest = max(self._written)
         is_behind = any(blocked < longest for blocked in self._blocked_s)
         self._last_s = (3 if is_behind else 2) * longest  # one may be in progress at the stop
-        if self._every is None and self._blocked_s:
+        if self._fixed_s is None and self._blocked_s:
             self.seconds = self._best()
 
     @property
@@ -114,7 +114,7 @@ class CheckpointInterval:
         """
         return self._clock() + SPARE_S + self._last_s + 3 * self._longest >= self._ends
 
-    def why(self, nodes: int) -> str:
+    def explain(self, nodes: int) -> str:
         """Text: the chosen interval and the reason."""
         fails = short_duration(self._mtbf_s)
         of = f"one of {nodes} nodes fails" if nodes > 1 else "a node fails"
@@ -126,7 +126,7 @@ class CheckpointInterval:
 
 
 def interval_for_job(
-    context: RankContext, every: float | None, before: tuple[float | None, float] | None
+    context: RankContext, fixed_s: float | None, before: tuple[float | None, float] | None
 ) -> CheckpointInterval:
     """The estimate of the chief for this job, from the settings and SLURM's time limit.
 
@@ -135,4 +135,4 @@ def interval_for_job(
     secs, mtbf_s = seconds_left(context.settings), context.settings.mtbf_h * 3600
     if secs < math.inf:
         logger.info("this job ends in %s; before that training stops to save", short_duration(secs))
-    return CheckpointInterval(every, mtbf_s / len(set(context.hosts)), secs, before)
+    return CheckpointInterval(fixed_s, mtbf_s / len(set(context.hosts)), secs, before)

@@ -26,28 +26,28 @@ class CheckpointLocation(NamedTuple):
     by_setting: bool
 
 
-def choose_location(context: RankContext, own: Any) -> CheckpointLocation:
-    """The folder of a new session of this process; the script names `own` (None: no folder).
+def choose_location(context: RankContext, script_folder: Any) -> CheckpointLocation:
+    """The folder of a new session of this process; the script names `script_folder` (or None).
 
     A second session must not resume from the variables of the first. The sessions of a script with
     several therefore use DIR, DIR-2, DIR-3; sessions that name the same folder share one.
 
     Ranks: every rank that runs the script creates the same sessions in the same order.
     """
-    own = None if not own else str(own)
+    script_folder = None if not script_folder else str(script_folder)
     settings = context.settings
-    folder = settings.checkpoints or (settings.default_checkpoints if own is None else "")
+    folder = settings.checkpoints or (settings.default_checkpoints if script_folder is None else "")
     if not folder:
-        return CheckpointLocation(None if own is None else Path(own), False)
+        return CheckpointLocation(None if script_folder is None else Path(script_folder), False)
     names = _sessions.setdefault(context, [])
-    name = f"session {len(names)}" if own is None else os.path.abspath(own)
+    name = f"session {len(names)}" if script_folder is None else os.path.abspath(script_folder)
     if name not in names:
         names.append(name)
     number = names.index(name) + 1
     chosen = Path(folder if number == 1 else f"{Path(folder)}-{number}")
-    if own is not None and name != os.path.abspath(chosen) and context.is_chief:
+    if script_folder is not None and name != os.path.abspath(chosen) and context.is_chief:
         text = "the setting checkpoints, %s, replaces the script's folder %s"
-        logger.info(text, chosen, own)
+        logger.info(text, chosen, script_folder)
     return CheckpointLocation(chosen, True)
 
 

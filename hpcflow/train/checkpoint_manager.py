@@ -13,7 +13,7 @@ from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.checkpoint.participating_ranks import ParticipatingRanks
 from hpcflow.checkpoint.restore import newest_valid_checkpoint
 from hpcflow.errors import CheckpointError
-from hpcflow.launch.slurm_requeue import AGAIN, TEMPORARY_FAILURE
+from hpcflow.launch.slurm_requeue import RESTART_HINT, TEMPORARY_FAILURE
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import logger
@@ -48,15 +48,15 @@ class CheckpointManager:
         self,
         session: Session,
         directory: Path,
-        every: int | str | None,
+        interval: int | str | None,
         saver: Saver,
         resumes: bool,
         counter: Variable | None,
         heirs: DeadWorkerData | None,
     ) -> None:
         self.session, self.context, self.directory = session, session.context, directory
-        every = AUTO if every is None else every
-        self.steps_between, self._seconds_between = parse_interval(every)
+        interval = AUTO if interval is None else interval
+        self.steps_between, self._seconds_between = parse_interval(interval)
         self.saver, self._counter, self._heirs = saver, counter, heirs
         self.datasets: list[Any] = session.graph.get_collection("datasets")
         self.listener: SaveListener | None = None
@@ -80,7 +80,7 @@ class CheckpointManager:
         self._steps = 0  # steps of this worker
         self._is_prepared = self._in_foreground  # preparation of a background save has started
         self._starts, self._restarts = RestartCount(directory), 0
-        self._is_told = every != AUTO  # the interval was logged
+        self._is_told = interval != AUTO  # the interval was logged
         self._is_claimed = False  # the chief has locked the folder
         self._newest = 0  # step of the newest checkpoint of this start
 
@@ -204,7 +204,7 @@ class CheckpointManager:
         self._starts.record_save(self.interval.durations)
         if not self._is_told and self.interval.save_s is not None:
             self._is_told = True
-            logger.info(self.interval.why(len(set(self.context.hosts))))
+            logger.info(self.interval.explain(len(set(self.context.hosts))))
 
     def stop_outlook(self) -> StopOutlook:
         """The exit code and message if the job stops now; the same code on all ranks."""
@@ -219,7 +219,7 @@ class CheckpointManager:
         if self._is_last and self._resumes:
             return StopOutlook(TOO_OFTEN, f"saved; {self._count_start()}")
         comes_back = self._resumes and settings.requeue
-        return StopOutlook(TEMPORARY_FAILURE, f"saved; {AGAIN}", comes_back)
+        return StopOutlook(TEMPORARY_FAILURE, f"saved; {RESTART_HINT}", comes_back)
 
     @property
     def _is_last(self) -> bool:

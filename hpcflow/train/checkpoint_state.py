@@ -47,17 +47,17 @@ def update_checkpoint_state(
         ) from None
 
 
-def listed_checkpoints(place: Path, latest_filename: str | None = None) -> list[Path]:
+def listed_checkpoints(directory: Path, latest_filename: str | None = None) -> list[Path]:
     """The checkpoints that the file names, newest last; none if the file is out of date.
 
     It is out of date if its newest checkpoint is missing, or another one was written later.
     """
-    file = place / (latest_filename or NAME)
+    file = directory / (latest_filename or NAME)
     newest, every = "", []
     try:
         for line in (read_text(file) or "").splitlines():
             if match := _LINE.fullmatch(line.strip()):
-                path = str(place / json.loads(match[2]))
+                path = str(directory / json.loads(match[2]))
                 if match[1]:
                     every.append(path)
                 else:
@@ -65,7 +65,7 @@ def listed_checkpoints(place: Path, latest_filename: str | None = None) -> list[
         written = os.path.getmtime(file)
         later = [
             entry.path
-            for entry in checkpoint_directory.find_checkpoints(place)
+            for entry in checkpoint_directory.find_checkpoints(directory)
             if _time(entry.path) > written
         ]
     except (HpcflowError, OSError, ValueError, RecursionError, TypeError):
@@ -75,11 +75,11 @@ def listed_checkpoints(place: Path, latest_filename: str | None = None) -> list[
     return [*(Path(path) for path in every if path != newest and _is_there(path)), Path(newest)]
 
 
-def _resolve_path(path: Path, place: Path) -> str:
+def _resolve_path(path: Path, directory: Path) -> str:
     """A path as stored in the file: relative to the folder if inside it."""
-    inside = path.absolute().is_relative_to(place.absolute())
+    inside = path.absolute().is_relative_to(directory.absolute())
     return json.dumps(
-        str(path.absolute().relative_to(place.absolute()) if inside else path.absolute())
+        str(path.absolute().relative_to(directory.absolute()) if inside else path.absolute())
     )
 
 

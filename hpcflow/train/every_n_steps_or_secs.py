@@ -17,16 +17,16 @@ class PeriodicAction:
     """An action that a program runs every so many steps."""
 
     def __init__(
-        self, context: RankContext, every: int, action: Callable[[], Any], first: int
+        self, context: RankContext, interval: int, action: Callable[[], Any], first: int
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise HpcflowError(f"every must be a number of steps of at least 1, not {every!r}")
-        self._context, self._every, self._action, self._first = context, every, action, first
+        if not isinstance(interval, int) or interval < 1:
+            raise HpcflowError(f"every must be a number of steps of at least 1, not {interval!r}")
+        self._context, self._interval, self._action, self._first = context, interval, action, first
         self._last = 0  # this worker's steps at the last run
 
     def due(self, steps: int) -> bool:
         """Whether to run the action before this worker's next step."""
-        return is_multiple_reached(self._context, self._every, steps, self._last, self._first)
+        return is_multiple_reached(self._context, self._interval, steps, self._last, self._first)
 
     def run(self, steps: int) -> None:
         """Run the action, on all ranks that run the script together."""
@@ -35,9 +35,9 @@ class PeriodicAction:
 
 
 def is_multiple_reached(
-    context: RankContext, every: int, steps: int, last: int, first: int
+    context: RankContext, interval: int, steps: int, last: int, first: int
 ) -> bool:
-    """Whether a multiple of `every` steps was reached since this worker's `last` step.
+    """Whether a multiple of `interval` steps was reached since this worker's `last` step.
 
     `first` is the number of steps of earlier runs. All synchronous workers get the same result. For
     asynchronous workers the chief estimates it from its own steps.
@@ -45,21 +45,21 @@ def is_multiple_reached(
     if steps == last:
         return False
     if context.cluster.in_step:
-        return (first + steps) % every == 0
-    return (steps - last) * context.roles.replicas >= every
+        return (first + steps) % interval == 0
+    return (steps - last) * context.roles.replicas >= interval
 
 
-def parse_interval(every: int | str) -> tuple[int, float | None]:
+def parse_interval(interval: int | str) -> tuple[int, float | None]:
     """(steps, seconds) of `200`, "200", "30s", "10m" or "2h"; one of them is 0.
 
     For "auto" the seconds are None: they follow from the cost of a save.
     """
-    if every == AUTO:
+    if interval == AUTO:
         return 0, None
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(every).strip())
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([smh]?)", str(interval).strip())
     if match is None or float(match.group(1)) <= 0 or (not match[2] and "." in match[1]):
         raise CheckpointError(
-            f"{every!r} is not an interval between checkpoints",
+            f"{interval!r} is not an interval between checkpoints",
             hint='give a number of steps such as 500, or 30s, 10m, or "auto"',
         )
     if match.group(2):

@@ -42,7 +42,9 @@ def _number(value: Any) -> Any:
     return cast(convert_to_tensor(value), float64)
 
 
-def _of(rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], Any]) -> Tensor:
+def _decayed_rate(
+    rate: Any, global_step: Any, name: str, make: Callable[[Any, Tensor], Any]
+) -> Tensor:
     """`make(rate, step)` in float64, cast to the dtype of `rate` (a number: float32)."""
     if global_step is None:
         raise ShapeError(
@@ -76,7 +78,7 @@ def exponential_decay(
         periods = step / steps
         return rate * _power(base, floor(periods) if staircase else periods)
 
-    return _of(learning_rate, global_step, name or "ExponentialDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "ExponentialDecay", make)
 
 
 def natural_exp_decay(
@@ -94,7 +96,7 @@ def natural_exp_decay(
         periods = step / steps
         return rate * exp(-decay * (floor(periods) if staircase else periods))
 
-    return _of(learning_rate, global_step, name or "NaturalExpDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "NaturalExpDecay", make)
 
 
 def inverse_time_decay(
@@ -112,7 +114,7 @@ def inverse_time_decay(
         periods = step / steps
         return rate / (1.0 + decay * (floor(periods) if staircase else periods))
 
-    return _of(learning_rate, global_step, name or "InverseTimeDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "InverseTimeDecay", make)
 
 
 def piecewise_constant(
@@ -159,7 +161,7 @@ def polynomial_decay(
             span, step = period, minimum(step, period)
         return (rate - end) * pow(1.0 - step / span, exponent) + end
 
-    return _of(learning_rate, global_step, name or "PolynomialDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "PolynomialDecay", make)
 
 
 def cosine_decay(
@@ -176,7 +178,7 @@ def cosine_decay(
         fall = 0.5 * (1.0 + cos(math.pi * minimum(step, period) / period))
         return rate * ((1.0 - alpha) * fall + alpha)
 
-    return _of(learning_rate, global_step, name or "CosineDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "CosineDecay", make)
 
 
 def cosine_decay_restarts(
@@ -203,7 +205,7 @@ def cosine_decay_restarts(
         fall = 0.5 * _power(float(m_mul), number) * (1.0 + cos(math.pi * part))
         return rate * ((1.0 - alpha) * fall + alpha)
 
-    return _of(learning_rate, global_step, name or "SGDRDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "SGDRDecay", make)
 
 
 def linear_cosine_decay(
@@ -223,7 +225,7 @@ def linear_cosine_decay(
         fall = 0.5 * (1.0 + cos(math.pi * 2.0 * num_periods * part))
         return rate * ((alpha + 1.0 - part) * fall + beta)
 
-    return _of(learning_rate, global_step, name or "LinearCosineDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "LinearCosineDecay", make)
 
 
 def linear_warmup(
@@ -240,7 +242,7 @@ def linear_warmup(
         part = minimum(step / maximum(convert_to_tensor(period, float64), 1.0), 1.0)
         return where(less(step, period), start + (rate - start) * part, rate)
 
-    return _of(learning_rate, global_step, name or "LinearWarmup", make)
+    return _decayed_rate(learning_rate, global_step, name or "LinearWarmup", make)
 
 
 def noam_decay(
@@ -260,4 +262,4 @@ def noam_decay(
         t = step + 1.0
         return rate * model_size**-0.5 * minimum(pow(t, -0.5), t * period**-1.5)
 
-    return _of(learning_rate, global_step, name or "NoamDecay", make)
+    return _decayed_rate(learning_rate, global_step, name or "NoamDecay", make)

@@ -114,30 +114,33 @@ class ExponentialMovingAverage:
                 by_name[v.name] = v
         return by_name
 
-    def _make(self, one: Any) -> None:
-        """Create the variable for the average of `one`, and its counter if debiased."""
-        graph, is_state = one.graph, isinstance(one, Variable)
-        if not is_known(one.shape):
+    def _make(self, source: Any) -> None:
+        """Create the variable for the average of `source`, and its counter if debiased."""
+        graph, is_state = source.graph, isinstance(source, Variable)
+        if not is_known(source.shape):
             raise GraphError(
-                f"the average of {one.name!r} needs a known shape, not {shape_text(one.shape)}",
-                op=one.op.name,
-                line=one.op.line,
+                f"the average of {source.name!r} needs a known shape, "
+                f"not {shape_text(source.shape)}",
+                op=source.op.name,
+                line=source.op.line,
                 hint="use set_shape",
             )
-        start = one.initialized_value if is_state else (lambda: zeros(one.shape, one.dtype))
-        name = f"{one.op.name}/{self._name}"
+        start = (
+            source.initialized_value if is_state else (lambda: zeros(source.shape, source.dtype))
+        )
+        name = f"{source.op.name}/{self._name}"
         with graph.as_default(), graph.name_scope(None):
             # a tensor's average is placed with variables, not where the tensor is computed
-            with graph.colocate_with(one.op) if is_state else contextlib.nullcontext():
-                average = self._averages[one] = Variable(start, trainable=False, name=name)
+            with graph.colocate_with(source.op) if is_state else contextlib.nullcontext():
+                average = self._averages[source] = Variable(start, trainable=False, name=name)
             if self._zero_debias and not is_state:
                 with graph.colocate_with(average.op):
-                    self._counts[one] = Variable(0, trainable=False, name=f"{name}/updates")
+                    self._counts[source] = Variable(0, trainable=False, name=f"{name}/updates")
         if is_state:
-            graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, one)
+            graph.add_to_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, source)
 
-    def _decay_of(self, one: Any) -> Tensor:
-        return cast(convert_to_tensor(self._decay), one.dtype)
+    def _decay_of(self, source: Any) -> Tensor:
+        return cast(convert_to_tensor(self._decay), source.dtype)
 
     def _update(self, var: Any) -> Operation:
         average, graph = self._averages[var], innermost_graph(var.graph.root)

@@ -72,7 +72,7 @@ class Preemption:
         self.saving = 0  # the largest bits passed to `meet`
         self.unsaved = False  # a rank at `meet` had unsaved steps
         self._request: Request | None = None
-        self._every = self._countdown = 1  # steps between checks, steps until the next
+        self._check_interval = self._countdown = 1  # steps between checks, steps until the next
         self._since = 0.0
 
     @property
@@ -121,9 +121,9 @@ class Preemption:
                 self._stop.note(int(self._maxima[0]))
                 return True
         now = time.perf_counter()
-        step = (now - self._since) * 1e6 / self._every if self._since else LOOK_US
+        step = (now - self._since) * 1e6 / self._check_interval if self._since else LOOK_US
         longest = max(int(self._maxima[1]), 1)
-        self._every = self._countdown = min(max(LOOK_US // longest, 1), MOST_STEPS)
+        self._check_interval = self._countdown = min(max(LOOK_US // longest, 1), MOST_STEPS)
         self._since = now
         self._maxima[:] = self._stop.number, int(step), late and not self.late
         self._context.executor.run_locked(self._start, lambda: True)

@@ -119,9 +119,9 @@ class RunLog:
                 {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}
             )
 
-    def slow(self, found: Sequence[Mapping[str, Any]]) -> None:
+    def slow(self, stragglers: Sequence[Mapping[str, Any]]) -> None:
         """Record the persistent stragglers."""
-        self._manifest.update(stragglers=found)
+        self._manifest.update(stragglers=stragglers)
         self._write()
 
     def stop(self, by: str, step: int) -> None:
@@ -152,8 +152,8 @@ class RunLog:
             logger.warning("%s cannot be written: %s", self.folder / MANIFEST, error)
 
     @staticmethod
-    def _at_exit(mine: weakref.ref[RunLog]) -> None:
-        log = mine()
+    def _at_exit(reference: weakref.ref[RunLog]) -> None:
+        log = reference()
         if log is not None:
             log.end()
 

@@ -34,7 +34,7 @@ from hpcflow.platform.artifact_cache import as_path
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.session.session import Session
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Saver:
@@ -74,8 +74,8 @@ class Saver:
             self.build()
         self.max_to_keep, self.form = int(max_to_keep or 0), "sharded" if sharded else form
         self.keep_best = None if keep_best is None else retention_policy(keep_best)
-        self._every = 3600 * keep_checkpoint_every_n_hours
-        self._next_kept = time.time() + self._every
+        self._keep_interval_s = 3600 * keep_checkpoint_every_n_hours
+        self._next_kept = time.time() + self._keep_interval_s
         self._saved: list[str] = []
 
     def build(self) -> None:
@@ -143,29 +143,29 @@ class Saver:
         sess: Session,
         directory: Path,
         facts: Any,
-        mine: Any,
+        local_facts: Any,
         metrics: Mapping[str, Any] | None = None,
     ) -> Path:
         def begin() -> Path:
             ask = self._build_request(sess, directory, facts, metrics, self.form)
-            return save_checkpoint(sess.context, sess.store, ask, mine, self.max_to_keep)
+            return save_checkpoint(sess.context, sess.store, ask, local_facts, self.max_to_keep)
 
         return group_by_liveness(sess.context, begin)
 
     def _begin(
         self,
-        behind: AsyncSave,
+        async_save: AsyncSave,
         sess: Session,
         directory: Path,
         facts: Any,
-        mine: Any,
+        local_facts: Any,
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         """Save as `_save`, but in the background."""
 
         def begin() -> None:
             ask = self._build_request(sess, directory, facts, metrics, "sharded")
-            behind.begin(sess.store, ask, mine, self.max_to_keep)
+            async_save.begin(sess.store, ask, local_facts, self.max_to_keep)
 
         group_by_liveness(sess.context, begin)
 
@@ -200,7 +200,7 @@ class Saver:
                     hint=f"save with metrics={{{self.keep_best[0]!r}: ...}}",
                 )
         if time.time() > self._next_kept:
-            self._next_kept += self._every
+            self._next_kept += self._keep_interval_s
             facts["keep"] = True
         if metrics is not None:
             facts["metrics"] = {str(name): _number(name, value) for name, value in metrics.items()}
@@ -243,7 +243,7 @@ class Saver:
         return [ArraySpec(n, text_of(v.dtype), tuple(v.shape)) for n, v in shared]  # type: ignore[arg-type]
 
 
-def group_by_liveness(context: RankContext, begin: Callable[[], Made]) -> Made:
+def group_by_liveness(context: RankContext, begin: Callable[[], Result]) -> Result:
     """The result of a save `begin()`; repeated if a rank died that had a part of it.
 
     Ranks:  every rank that runs the script, between steps.
@@ -258,18 +258,18 @@ def group_by_liveness(context: RankContext, begin: Callable[[], Made]) -> Made:
                 raise
 
 
-def retention_policy(given: Any) -> tuple[str, str, int]:
+def retention_policy(keep_best: Any) -> tuple[str, str, int]:
     """`keep_best` as (metric, "min" or "max", number).
 
     Errors: CheckpointError if it is something else.
     """
-    if isinstance(given, (tuple, list)) and len(given) == 3:
-        monitor, mode, count = given
+    if isinstance(keep_best, (tuple, list)) and len(keep_best) == 3:
+        monitor, mode, count = keep_best
         if isinstance(monitor, str) and mode in ("min", "max"):
             if isinstance(count, int) and not isinstance(count, bool) and count > 0:
                 return monitor, mode, count
     raise CheckpointError(
-        f"keep_best={given!r} is not valid",
+        f"keep_best={keep_best!r} is not valid",
         hint='give a metric, "min" or "max", and how many: ("loss", "min", 3)',
     )
 

@@ -44,7 +44,7 @@ class SavesInFlight:
         failed: Callable[[], None],
     ) -> None:
         self._context, self._saved, self._failed = context, saved, failed
-        self._behind: AsyncSave | None = None  # until its outcome arrives
+        self._async_save: AsyncSave | None = None  # until its outcome arrives
         self._since = self._blocked_s = 0.0
         self._waits = False
         self.failing = False  # the last save failed; after `finish` all ranks know
@@ -55,7 +55,7 @@ class SavesInFlight:
     @property
     def is_saving(self) -> bool:
         """Whether a background save is in progress, as far as this rank knows."""
-        return self._behind is not None
+        return self._async_save is not None
 
     @property
     def waited(self) -> bool:
@@ -64,13 +64,13 @@ class SavesInFlight:
 
     def poll(self) -> None:
         """Check the background save, between two steps."""
-        if self._behind is not None:
-            self._behind.poll()
+        if self._async_save is not None:
+            self._async_save.poll()
 
     def finish(self) -> None:
         """Wait for the background save; a long wait is logged."""
         self._since = time.perf_counter()
-        behind = self._behind
+        behind = self._async_save
         if behind is None:
             return
         if not behind.finish(self._since + SLOW_S):
@@ -100,7 +100,7 @@ class SavesInFlight:
             if self._waits:
                 raise
             return None
-        self._blocked_s, self._behind = time.perf_counter() - self._since, behind
+        self._blocked_s, self._async_save = time.perf_counter() - self._since, behind
         if self._waits:
             behind.finish()
         self._context.executor.run_locked(self._take, lambda: True)  # it may have arrived
@@ -113,10 +113,10 @@ class SavesInFlight:
 
     def _take(self) -> None:
         """Take the outcome if it has arrived, while holding the progress lock."""
-        behind = self._behind
+        behind = self._async_save
         if behind is None or behind.outcome is None:
             return
-        self._behind = None
+        self._async_save = None
         if "error" in behind.outcome:
             self._lost(error_from_answer(behind.outcome), f"of step {behind.step} ")
             return

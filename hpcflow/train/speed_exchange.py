@@ -33,7 +33,7 @@ class SpeedExchange:
         self.number = context.control.new_training_session()  # in the same order on all ranks
         self._paces = self._control.paces[self.number]
         self._shares = self._control.shares[self.number]
-        self._every = max(TELL_S, context.roles.replicas / MOST_TOLD)
+        self._interval_s = max(TELL_S, context.roles.replicas / MOST_TOLD)
         self._sent_at = 0.0
         self._speeds: dict[int, dict[int, float]] = {}  # dataset -> worker -> samples per second
         self._has_said: set[int] = set()  # rebalanced datasets that were logged
@@ -46,10 +46,10 @@ class SpeedExchange:
                 self._balance(message["dataset"]).change(message["first"], message["shares"])
         rows: Rows = []
         if not self._sent_at or (
-            pace.ended - self._sent_at >= self._every and pace.window.steps >= LEAST_STEPS
+            pace.ended - self._sent_at >= self._interval_s and pace.window.steps >= LEAST_STEPS
         ):
             if self._sent_at:  # not the first step, which includes planning
-                self._tell(pace.window, rows)
+                self._report_window(pace.window, rows)
             self._sent_at = pace.ended
             pace.window.clear()
         if self._context.is_chief:
@@ -57,7 +57,7 @@ class SpeedExchange:
                 self._receive(*self._paces.popleft(), rows)
         return rows
 
-    def _tell(self, window: TimingWindow, rows: Rows) -> None:
+    def _report_window(self, window: TimingWindow, rows: Rows) -> None:
         row, dataset = window.row(), self._dataset(window)
         if self._context.is_chief:
             rows.append((self._context.replica, row))

@@ -72,7 +72,7 @@ class StragglerDetector:
             f"workers ({format_duration(usual)})"
         )
 
-    def found(self) -> list[dict[str, Any]]:
+    def stragglers(self) -> list[dict[str, Any]]:
         """All stragglers found, with their last slowdown."""
         return [
             {"worker": w, "rank": self._places[w][0], "host": self._places[w][1], "factor": factor}
@@ -80,11 +80,11 @@ class StragglerDetector:
         ]
 
 
-def straggler_texts(found: Sequence[dict[str, Any]]) -> list[str]:
-    """Text of `found`, for a report."""
+def straggler_texts(stragglers: Sequence[dict[str, Any]]) -> list[str]:
+    """Text of `stragglers`, for a report."""
     return [
         "worker {worker} (rank {rank} on {host}) was slow for a long time: its own work "
         "took {factor:g} "
         "times the median of all".format(**report)
-        for report in found
+        for report in stragglers
     ]

@@ -49,7 +49,7 @@ class FileWriter:
         if graph_def is not None:
             raise GraphError("FileWriter takes no graph_def", hint="give the graph: graph=...")
         self._logdir, self._suffix = os.fspath(as_path(logdir, "logdir")), filename_suffix or ""
-        self._most, self._flush_s = int(max_queue), float(flush_secs)
+        self._max_queue, self._flush_s = int(max_queue), float(flush_secs)
         self._lock, self._tags, self._runs = threading.Lock(), set[str](), set[str]()
         self._writes = current_context().is_chief
         self._file: Any = None
@@ -148,7 +148,7 @@ class FileWriter:
             self._file.write_event(event)
             self._waiting += 1
             now = time.monotonic()
-            if self._waiting >= self._most or now >= self._flushed + self._flush_s:
+            if self._waiting >= self._max_queue or now >= self._flushed + self._flush_s:
                 self._flush(now)
 
     def _flush(self, now: float) -> None:

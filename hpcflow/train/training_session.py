@@ -131,9 +131,9 @@ class TrainingSession(Session):
         elif keeper.resume() and chosen.by_setting:
             warn_own_loop(self, self.first_step)
 
-    def _choose(self, own: str | Path | None) -> CheckpointLocation:
-        """The checkpoint folder; `own` is the folder that the script names."""
-        return choose_location(self.context, own)
+    def _choose(self, script_folder: str | Path | None) -> CheckpointLocation:
+        """The checkpoint folder; `script_folder` is the folder that the script names."""
+        return choose_location(self.context, script_folder)
 
     def replicas_changed(self) -> None:
         """A replica has died: reset the speeds of the others."""
@@ -255,7 +255,7 @@ class TrainingSession(Session):
         for line in self._stragglers.add(rows):
             logger.warning(line)
             if self._log is not None:
-                self._log.slow(self._stragglers.found())
+                self._log.slow(self._stragglers.stragglers())
         if self._log is not None:
             self._log.pace(self.steps, rows)
 
@@ -476,7 +476,7 @@ class TrainingSession(Session):
         summary = job_summary(self.context, reports, names)
         if self._checkpoints is not None:
             summary["saves"] = self._checkpoints.saves.report()
-        summary |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.found()}
+        summary |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.stragglers()}
         summary |= {**extra, "versions": versions()}
         write_json(self.run_dir / RESULT, summary)
         if self._log is not None:

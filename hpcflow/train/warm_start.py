@@ -63,25 +63,25 @@ def init_from_checkpoint(
         _begin_with(variable, saved, name)
 
 
-def _pairs(there: str, here: str | Variable) -> list[tuple[str, Variable]]:
+def _pairs(checkpoint_name: str, here: str | Variable) -> list[tuple[str, Variable]]:
     """Pairs (name in the checkpoint, variable) of one entry of an assignment map."""
     if isinstance(here, Variable):
-        return [(there, here)]
+        return [(checkpoint_name, here)]
     if not isinstance(here, str):
         raise CheckpointError(
-            f"{there!r}: {here!r} is neither a variable nor a name",
+            f"{checkpoint_name!r}: {here!r} is neither a variable nor a name",
             hint="give {'scope/': 'other/'}, {'name': 'other name'} or {'name': variable}",
         )
     graph = get_default_graph()
     by_name = {v.name: v for v in graph.get_collection(GraphKeys.GLOBAL_VARIABLES)}
     if here in by_name:
-        return [(there, by_name[here])]
-    if not (there.endswith("/") and (here.endswith("/") or not here)):
+        return [(checkpoint_name, by_name[here])]
+    if not (checkpoint_name.endswith("/") and (here.endswith("/") or not here)):
         raise CheckpointError(
             f"there is no variable {here!r}",
             hint="create it first; a scope ends with a slash: {'scope/': 'other/'}",
         )
-    below, base = here.removeprefix("/"), there.removeprefix("/")
+    below, base = here.removeprefix("/"), checkpoint_name.removeprefix("/")
     pairs = [(base + n.removeprefix(below), v) for n, v in by_name.items() if n.startswith(below)]
     if not pairs:
         raise CheckpointError(

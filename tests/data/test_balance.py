@@ -58,10 +58,10 @@ def test_replicas_cut_alike_however_far_they_read_ahead(data: st.DataObject) -> 
     for step in range(-(-samples // batch)):
         for r, (balance, dealer, mine) in enumerate(zip(balances, dealers, drawn, strict=True)):
             # the chief, who decides, may be two steps behind the others
-            balance.taken = max(
-                balance.taken, step + 1 + (data.draw(st.integers(0, 2)) if r else 0)
+            balance.consumed = max(
+                balance.consumed, step + 1 + (data.draw(st.integers(0, 2)) if r else 0)
             )
-            ahead = data.draw(st.integers(0, lead)) + balance.taken - len(mine)
+            ahead = data.draw(st.integers(0, lead)) + balance.consumed - len(mine)
             mine += itertools.islice(dealer, max(ahead, 0))
         found = balances[0].decide(data.draw(rates)) if data.draw(st.booleans()) else None
         if found is not None:
@@ -120,7 +120,7 @@ def redeal(balance: SpeedBalance, speeds: list[float]) -> bool:
 
 def test_equal_speeds_change_nothing_and_noise_little() -> None:
     balance = SpeedBalance(4, 100, 2, 0)
-    balance.taken = 10
+    balance.consumed = 10
     assert not redeal(balance, [5.0, 5.1, 4.9, 5.0])
     assert np.array_equal(balance.cuts(1000, 100), split_points(100, 4))
     assert redeal(balance, [5.0, 5.0, 5.0, 0.5])  # one that stumbled is taken for less slow
@@ -138,7 +138,7 @@ def test_steps_become_equally_long(fixed: float) -> None:
     for _ in range(12):
         n = np.array(balance.shares)
         changes += redeal(balance, (n / (fixed * 160 + n * cost)).tolist())
-        balance.taken += 10
+        balance.consumed += 10
     times = fixed * 160 + np.array(balance.shares) * cost
     assert times.max() / times.min() < 1.15
     assert 1 <= changes <= 4  # a plan is made for each size

@@ -163,7 +163,7 @@ def test_shares_follow_the_speeds_again() -> None:
         context.roles = dataclasses.replace(context.roles, workers=(0, 1, 2))
         if context.rank < 3:
             data.replicas_changed()
-            assert data.balance.taken == 1
+            assert data.balance.consumed == 1
             first, shares = data.balance.decide([2.0, 1.0, 1.0])
             assert shares == [6, 3, 3]
             data.balance.change(first, shares)

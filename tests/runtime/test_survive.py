@@ -198,7 +198,7 @@ def test_open_mpi_is_told_and_its_version_4_refused():
         "2",
     ]
     old = launcher_detection.StartCommand(
-        ["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.why
+        ["mpirun"], {"OMPI_MCA_hwloc_base_binding_policy": "none"}, start.reason
     )
     with pytest.raises(LaunchError):
         launcher_detection.with_survival_option(old)

@@ -191,7 +191,7 @@ def test_without_an_end_nothing_is_over() -> None:
 
 def test_it_says_what_and_why() -> None:
     one = CheckpointInterval(None, 264 * 86400 / 32, before=(0.8, 0.8), clock=Clock())
-    said = one.why(32)
+    said = one.explain(32)
     assert "a save takes 0.8s" in said and "one of 32 nodes fails every 8d 6h" in said
     assert (
         f"every {short_duration(daly_interval(0.8, 264 * 86400 / 32))}:" in said

@@ -180,7 +180,7 @@ def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> Non
         "worker 2 (rank 3 on n3) is slow: for 30 steps its own work took 190 ms a step, "
         "1.7 times the median of 3 workers (110 ms)"
     )
-    assert found.found() == [{"worker": 2, "rank": 3, "host": "n3", "factor": 1.73}]
+    assert found.stragglers() == [{"worker": 2, "rank": 3, "host": "n3", "factor": 1.73}]
 
 
 def test_numbers_of_short_and_long_steps_read_plainly() -> None:
@@ -195,7 +195,7 @@ def test_numbers_of_short_and_long_steps_read_plainly() -> None:
 def test_nothing_is_said_of_workers_that_share_cores() -> None:
     found = stragglers(frozenset(["n3"]))
     assert [line for _ in range(9) for line in found.add(rows(0.1, 0.1, 0.9))] == []
-    assert found.found() == []
+    assert found.stragglers() == []
     other = [line for _ in range(9) for line in found.add(rows(0.9, 0.1, 0.2))]
     assert len(other) == 1 and other[0].startswith("worker 0 (rank 0 on n0) is slow")
     rehearsed = stragglers(frozenset(["n3"]), inject="slow:rank=3x9")
@@ -206,7 +206,7 @@ def test_a_slow_step_now_and_then_is_no_straggler() -> None:
     found = stragglers()
     for time_ in range(40):
         assert found.add(rows(0.1, 0.1, 0.9 if time_ % TIMES else 0.1, steps=STEPS)) == []
-    assert found.found() == []
+    assert found.stragglers() == []
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from hpcflow.kernels.kernel_registry import KernelNode, find_plain_kernel
 class UnknownValueError(OnnxError):
     """A value must be known at import, but it depends on inputs of the model."""
 
-    def __init__(self, inputs: Iterable[str], what: str) -> None:
+    def __init__(self, inputs: Iterable[str], label: str) -> None:
         self.inputs = tuple(inputs)
         names = ", ".join(map(repr, self.inputs))
         super().__init__(
-            f"{what} must be known when the model is imported; it depends on {names}",
+            f"{label} must be known when the model is imported; it depends on {names}",
             hint="give import_model {name: an array, or a placeholder of known shape}",
         )
 
@@ -28,16 +28,16 @@ class UnknownValueError(OnnxError):
 class ConstantValues:
     """Values of tensors that depend only on constants, computed once by NumPy kernels.
 
-    `told` are initializers, whose values count as known although they may be variables.
+    `initializers` are values that count as known although they may be variables.
     """
 
     def __init__(self) -> None:
-        self.told: dict[Tensor, np.ndarray] = {}
+        self.initializers: dict[Tensor, np.ndarray] = {}
         self.inputs: dict[Operation, str] = {}  # stand-ins for inputs of the model -> their names
         self._values: dict[Tensor, np.ndarray] = {}
 
-    def of(self, tensor: Tensor, what: str) -> np.ndarray:
-        """The value of `tensor`; `what` describes it in errors.
+    def evaluate(self, tensor: Tensor, label: str) -> np.ndarray:
+        """The value of `tensor`; `label` describes it in errors.
 
         Errors: UnknownValueError if it depends on inputs of the model, on state, or on random
         numbers.
@@ -46,7 +46,10 @@ class ConstantValues:
         for op in _before(tensor.op, self._is_known):
             if any(t in self._values for t in op.outputs):
                 continue
-            fixed = [self.told.get(t) if t.spec.value is None else t.spec.value for t in op.outputs]
+            fixed = [
+                self.initializers.get(t) if t.spec.value is None else t.spec.value
+                for t in op.outputs
+            ]
             sources = sources_of(op)
             if fixed and all(value is not None for value in fixed):
                 self._values.update(zip(op.outputs, fixed, strict=True))  # type: ignore[arg-type]
@@ -62,11 +65,11 @@ class ConstantValues:
                 values = compute(op, [self._values[t] for t in sources])
                 self._values.update(zip(op.outputs, values, strict=True))
         if tensor not in self._values:
-            raise UnknownValueError(missing, what)
+            raise UnknownValueError(missing, label)
         return self._values[tensor]
 
     def _is_known(self, op: Operation) -> bool:
-        return any(t in self._values or t in self.told for t in op.outputs)
+        return any(t in self._values or t in self.initializers for t in op.outputs)
 
 
 def sources_of(op: Operation) -> Sequence[Tensor]:

@@ -38,10 +38,12 @@ def _if(node: OnnxNode, condition: Tensor) -> Sequence[Tensor]:
 
 @imports("Loop")
 def _loop(
-    node: OnnxNode, most: Tensor | None, condition: Tensor | None, *carried: Tensor
+    node: OnnxNode, max_trip_count: Tensor | None, condition: Tensor | None, *carried: Tensor
 ) -> Sequence[Tensor]:
     """Unrolled if the number of iterations is known and small; otherwise a while loop."""
-    rounds = None if most is None else node.maybe(most, "the number of iterations")
+    rounds = (
+        None if max_trip_count is None else node.maybe(max_trip_count, "the number of iterations")
+    )
     count = None if rounds is None else int(rounds.reshape(()))
     goes_on = constant(True) if condition is None else reshape(condition, [])
     is_known = node.maybe(goes_on, "the condition") is not None
@@ -50,9 +52,13 @@ def _loop(
         if unrolled is not None:
             return unrolled
     try:
-        return _looped(node, most, goes_on, carried)
+        return _looped(node, max_trip_count, goes_on, carried)
     except UnknownValueError:  # the body needs a value in each iteration: unroll
-        count = MOST_ROUNDS if most is None else int(node.value(most, "the number of iterations"))
+        count = (
+            MOST_ROUNDS
+            if max_trip_count is None
+            else int(node.value(max_trip_count, "the number of iterations"))
+        )
         unrolled = _unrolled(node, count, goes_on, carried)
         if unrolled is None:
             raise
@@ -80,11 +86,15 @@ def _unrolled(
 
 
 def _looped(
-    node: OnnxNode, most: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
+    node: OnnxNode, max_trip_count: Tensor | None, goes_on: Tensor, carried: Sequence[Tensor]
 ) -> list[Tensor]:
     """A while_loop with variables iteration, condition, states and output arrays."""
     body, states = node.attr("body"), len(carried)
-    limit = constant(np.int64(np.iinfo(np.int64).max)) if most is None else reshape(most, [])
+    limit = (
+        constant(np.int64(np.iinfo(np.int64).max))
+        if max_trip_count is None
+        else reshape(max_trip_count, [])
+    )
     after = _round(node, goes_on, carried)
     columns = [TensorArray(s.dtype, size=0, dynamic_size=True) for s in after[states:]]
     shapes = [

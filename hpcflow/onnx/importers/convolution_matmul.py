@@ -35,7 +35,7 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 @imports("Conv")
 def _conv(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     filters, rank, data_format = _filters(node, w)
-    attrs = window(node, x, node.known(w)[2:])
+    attrs = window(node, x, node.static_shape(w)[2:])
     y = convolution_ops.convolve(
         x,
         filters,
@@ -53,7 +53,7 @@ def _conv(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> T
 @imports("ConvTranspose")
 def _conv_transpose(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     filters, rank, data_format = _filters(node, w)
-    sizes, kernel = node.known(x)[2:], node.known(w)[2:]
+    sizes, kernel = node.static_shape(x)[2:], node.static_shape(w)[2:]
     strides = node.attr("strides", [1] * rank)
     dilations = node.attr("dilations", [1] * rank)
     output_padding = node.attr("output_padding", [0] * rank)
@@ -75,7 +75,7 @@ def _conv_transpose(node: OnnxNode, x: Tensor, w: Tensor, bias: Tensor | None = 
         pads.append((before, max(after, 0)))
         out.append(full - before - pads[-1][1])
     groups = node.attr("group", 1)
-    channels = node.known(w)[1] * groups
+    channels = node.static_shape(w)[1] * groups
     batch = x.shape[0] if x.shape is not None else None
     y = convolution_ops.transposed(
         x,

@@ -78,7 +78,7 @@ def _compress(node: OnnxNode, x: Tensor, condition: Tensor) -> Tensor:
         x, axis = reshape(x, [-1]), 0
     else:
         axis = node.attr("axis") % node.rank(x)
-    (length,) = node.known(condition)
+    (length,) = node.static_shape(condition)
     short = getitem(x, (*[slice(None)] * axis, slice(0, length)))
     return boolean_mask(short, condition, axis=axis)
 
@@ -89,7 +89,7 @@ def _reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
     perm = [batch, time, *range(2, node.rank(x))]
     turned = transpose(x, perm)
-    at = constant(np.arange(node.known(turned)[1], dtype=np.int64)[None])
+    at = constant(np.arange(node.static_shape(turned)[1], dtype=np.int64)[None])
     ends = reshape(arithmetic_ops.cast(lengths, int64), [-1, 1])
     index = arithmetic_ops.where(
         arithmetic_ops.less(at, ends),
@@ -113,15 +113,15 @@ def _non_max_suppression(
     node: OnnxNode,
     boxes: Tensor,
     scores: Tensor,
-    most: Tensor | None = None,
-    limit: Tensor | None = None,
-    least: Tensor | None = None,
+    max_boxes: Tensor | None = None,
+    iou_threshold: Tensor | None = None,
+    score_threshold: Tensor | None = None,
 ) -> Tensor:
     return best_boxes(
         boxes,
         scores,
-        0 if most is None else most,
-        0.0 if limit is None else limit,
-        float("-inf") if least is None else least,
+        0 if max_boxes is None else max_boxes,
+        0.0 if iou_threshold is None else iou_threshold,
+        float("-inf") if score_threshold is None else score_threshold,
         bool(node.attr("center_point_box", 0)),
     )

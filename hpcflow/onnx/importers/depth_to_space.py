@@ -36,7 +36,7 @@ def _col2im(node: OnnxNode, x: Tensor, image_shape: Tensor, block_shape: Tensor)
         for offset in itertools.product(*map(range, block))
         for at in itertools.product(*map(range, counts))
     ]
-    batch, rows, windows = node.known(x)
+    batch, rows, windows = node.static_shape(x)
     size = int(np.prod(block))
     channels = rows // size
     columns = reshape(

@@ -78,14 +78,14 @@ _SAME: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def _same(name: str, function: Callable[..., Tensor]) -> None:
+def _register_direct(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
     def build(node: OnnxNode, *inputs: Tensor) -> Tensor:
         return function(*inputs)
 
 
 for _name, _function in _SAME.items():
-    _same(_name, _function)
+    _register_direct(_name, _function)
 
 
 # -- variadic operators

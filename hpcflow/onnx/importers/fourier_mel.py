@@ -32,7 +32,7 @@ def transformed(
     node: OnnxNode, x: Tensor, axis: int, length: int | None, inverse: bool, half: bool
 ) -> Tensor:
     """The discrete Fourier transform along `axis`; `half`: one-sided (real input or output)."""
-    have = node.known(x)[axis]
+    have = node.static_shape(x)[axis]
     if length is None:
         length = 2 * (have - 1) if inverse and half else have
     x = _of_length(x, axis, have, length // 2 + 1 if inverse and half else length)
@@ -41,7 +41,7 @@ def transformed(
     perm = list(range(rank))
     perm[axis], perm[-1] = perm[-1], perm[axis]
     real = transpose(wide[..., 0], perm)
-    is_real = node.known(x)[-1] == 1
+    is_real = node.static_shape(x)[-1] == 1
     signal = real if is_real else complex(real, transpose(wide[..., 1], perm))
     if inverse and half:
         complex_signal = complex(signal, zeros_like(signal)) if is_real else signal
@@ -85,11 +85,11 @@ def _stft(
     frame_length: Tensor | None = None,
 ) -> Tensor:
     """Fourier transforms of frames `step` apart: [batch, frames, frequencies, 2]."""
-    length = node.known(signal)[1]
+    length = node.static_shape(signal)[1]
     if frame_length is not None:
         size = int(node.value(frame_length, "frame_length").reshape(()))
     else:
-        size = length if window is None else node.known(window)[0]
+        size = length if window is None else node.static_shape(window)[0]
     hop = int(node.value(step, "frame_step").reshape(()))
     starts = np.arange(1 + (length - size) // hop) * hop
     frames = gather(signal, constant(starts[:, None] + np.arange(size)), axis=1)

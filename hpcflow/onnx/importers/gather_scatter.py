@@ -52,7 +52,7 @@ def _features(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
 
 def _numbers(node: OnnxNode, index: Tensor, x: Tensor, axis: int) -> Tensor:
     """The flat indices of the elements x[i, index[i, j], ...], in the shape of `index`."""
-    sizes, shape = node.known(x), node.known(index)
+    sizes, shape = node.static_shape(x), node.static_shape(index)
     strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
     base = np.zeros(shape, np.int64)
     for a in range(len(shape)):
@@ -76,7 +76,7 @@ def _row_numbers(node: OnnxNode, x: Tensor, index: Tensor, batch: int) -> tuple[
 
     The first `batch` axes of `x` and `index` correspond.
     """
-    sizes, shape = node.known(x), node.known(index)
+    sizes, shape = node.static_shape(x), node.static_shape(index)
     width = shape[-1]
     rows = int(np.prod(sizes[: batch + width]))
     places: Any = np.zeros((1,) * (len(shape) - 1), np.int64)
@@ -95,7 +95,7 @@ def _row_numbers(node: OnnxNode, x: Tensor, index: Tensor, batch: int) -> tuple[
 @imports("GatherND")
 def _gather_nd(node: OnnxNode, x: Tensor, index: Tensor) -> Tensor:
     numbers, rows, used = _row_numbers(node, x, index, node.attr("batch_dims", 0))
-    return take(reshape(x, [rows, *node.known(x)[used:]]), numbers)
+    return take(reshape(x, [rows, *node.static_shape(x)[used:]]), numbers)
 
 
 # -- scatter: reduce the updates of each row, then combine with the old row
@@ -128,7 +128,7 @@ def _written(rows: Tensor, numbers: Tensor, updates: Tensor, count: int, reducti
 @imports("ScatterElements")
 @imports("Scatter")
 def _scatter_elements(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    sizes = node.known(x)
+    sizes = node.static_shape(x)
     numbers = reshape(_numbers(node, index, x, node.attr("axis", 0) % len(sizes)), [-1])
     total, flat = int(np.prod(sizes)), reshape(updates, [-1])
     reduction = node.attr("reduction", "none")
@@ -137,7 +137,7 @@ def _scatter_elements(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor)
 
 @imports("ScatterND")
 def _scatter_nd(node: OnnxNode, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
-    sizes = node.known(x)
+    sizes = node.static_shape(x)
     numbers, rows, used = _row_numbers(node, x, index, 0)
     updated = _written(
         reshape(x, [rows, *sizes[used:]]),
@@ -154,10 +154,10 @@ def _tensor_scatter(
     node: OnnxNode, past: Tensor, update: Tensor, start: Tensor | None = None
 ) -> Tensor:
     """A cache with `update` written along `axis`, starting at `start` of each sample."""
-    sizes, rank = node.known(past), node.rank(past)
+    sizes, rank = node.static_shape(past), node.rank(past)
     axis = node.attr("axis", -2) % rank
     perm = [0, axis, *(a for a in range(1, rank) if a != axis)]
-    batch, length, steps = sizes[0], sizes[axis], node.known(update)[axis]
+    batch, length, steps = sizes[0], sizes[axis], node.static_shape(update)[axis]
     at: Any = constant(np.arange(steps, dtype=np.int64)[None])
     if start is not None:
         at = arithmetic_ops.add(at, expand_dims(arithmetic_ops.cast(start, int64), 1))

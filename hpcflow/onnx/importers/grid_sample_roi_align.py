@@ -28,7 +28,7 @@ class ImageRows:
     """An image [batch, channels, ...] as a matrix of pixels by channels."""
 
     def __init__(self, node: OnnxNode, x: Tensor) -> None:
-        self.batch, self.channels, *self.sizes = node.known(x)
+        self.batch, self.channels, *self.sizes = node.static_shape(x)
         rank = len(self.sizes)
         last = transpose(x, [0, *range(2, rank + 2), 1])
         self.rows = reshape(last, [-1, self.channels])
@@ -164,7 +164,7 @@ def _between(v: Tensor, size: int) -> list[Tap]:
 
 @imports("RoiAlign")
 def _roi_align(node: OnnxNode, x: Tensor, rois: Tensor, batch: Tensor) -> Tensor:
-    image, regions = ImageRows(node, x), node.known(rois)[0]
+    image, regions = ImageRows(node, x), node.static_shape(rois)[0]
     default = "half_pixel" if node.version >= 16 else "output_half_pixel"
     half = node.attr("coordinate_transformation_mode", default) == "half_pixel"
     corners = arithmetic_ops.subtract(
@@ -217,7 +217,7 @@ def _pooled(
         value = image.at(first, [row, column])
         corners.append(arithmetic_ops.multiply(value, expand_dims(weight, -1)))
     inside = [
-        np.arange(node.known(t[0][0])[-1]) < count.reshape(-1, 1)
+        np.arange(node.static_shape(t[0][0])[-1]) < count.reshape(-1, 1)
         for t, count in zip(taps, counts, strict=True)
     ]
     counted = (inside[0][:, :, None] & inside[1][:, None, :])[:, None, None, :, :, None]
@@ -257,12 +257,12 @@ def _deform_conv(
     """A convolution whose taps are displaced by `offset`, separately for each group of channels."""
     from hpcflow.onnx.importers.window_attributes import window
 
-    filters, _, *kernel = node.known(w)
+    filters, _, *kernel = node.static_shape(w)
     if len(kernel) != 2:
         raise node.declined("only two spatial axes are supported")
     attrs = window(node, x, kernel)
     movers, groups = node.attr("offset_group", 1), node.attr("group", 1)
-    batch, channels = node.known(x)[:2]
+    batch, channels = node.static_shape(x)[:2]
     out, count = attrs.positions, kernel[0] * kernel[1]
     moved = reshape(offset, [batch, movers, count, 2, *out])
     shares = None if mask is None else reshape(mask, [batch, movers, count, *out])

@@ -33,26 +33,26 @@ class ResizeAttributes:
 
 
 def positions(
-    way: ResizeAttributes, scale: float, length: int, out: int, roi: tuple[float, float]
+    attributes: ResizeAttributes, scale: float, length: int, out: int, roi: tuple[float, float]
 ) -> np.ndarray:
     """The input coordinate of each output element."""
     at = np.arange(out, dtype=np.float64)
     width = scale * length
-    if way.coordinates == "align_corners":
+    if attributes.coordinates == "align_corners":
         return np.zeros(out) if width == 1 else at * (length - 1) / (width - 1)
-    if way.coordinates == "asymmetric":
+    if attributes.coordinates == "asymmetric":
         return at / scale
-    if way.coordinates == "tf_crop_and_resize":
+    if attributes.coordinates == "tf_crop_and_resize":
         span = (roi[1] - roi[0]) * (length - 1)
         start = roi[0] * (length - 1)
         return start + (np.full(out, span / 2) if width == 1 else at * span / (width - 1))
-    if way.coordinates == "pytorch_half_pixel" and width == 1:
+    if attributes.coordinates == "pytorch_half_pixel" and width == 1:
         return np.full(out, -0.5)
     shift = 0.0
-    if way.coordinates == "half_pixel_symmetric":
+    if attributes.coordinates == "half_pixel_symmetric":
         shift = length / 2 * (1 - out / width)
-    elif way.coordinates not in ("half_pixel", "pytorch_half_pixel"):
-        raise OnnxError(f"coordinate_transformation_mode {way.coordinates!r} is not known")
+    elif attributes.coordinates not in ("half_pixel", "pytorch_half_pixel"):
+        raise OnnxError(f"coordinate_transformation_mode {attributes.coordinates!r} is not known")
     return shift + (at + 0.5) / scale - 0.5
 
 
@@ -65,10 +65,10 @@ def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
 
 
 def taps(
-    way: ResizeAttributes, at: np.ndarray, scale: float, length: int
+    attributes: ResizeAttributes, at: np.ndarray, scale: float, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Input indices and weights [outputs, taps] of each output element."""
-    if way.mode == "nearest":
+    if attributes.mode == "nearest":
         rounding: dict[str, Callable[[np.ndarray], np.ndarray]] = {
             "round_prefer_floor": lambda x: np.ceil(x - 0.5),
             "round_prefer_ceil": lambda x: np.floor(x + 0.5),
@@ -76,21 +76,21 @@ def taps(
             "ceil": np.ceil,
             "before_11": np.ceil if scale < 1 else np.floor,  # as in onnxruntime
         }
-        index = np.clip(rounding[way.nearest](at), 0, length - 1)[:, None]
+        index = np.clip(rounding[attributes.nearest](at), 0, length - 1)[:, None]
         return index.astype(np.int64), np.ones_like(index)
-    reach = {"linear": 1, "cubic": 2}[way.mode]
-    shrink = min(scale, 1.0) if way.antialias else 1.0
+    reach = {"linear": 1, "cubic": 2}[attributes.mode]
+    shrink = min(scale, 1.0) if attributes.antialias else 1.0
     low = int(np.floor(-reach / shrink)) + 1
     base = np.ceil(at) - 1  # the input left of the output, also if both coincide
-    index = base[:, None] + np.arange(low, 2 - low if way.antialias else reach + 1)
+    index = base[:, None] + np.arange(low, 2 - low if attributes.antialias else reach + 1)
     distance = (index - at[:, None]) * shrink
-    if way.mode == "linear":
+    if attributes.mode == "linear":
         weight = np.clip(1 - np.abs(distance), 0, None)
     else:
-        weight = _cubic(distance, way.cubic)
-    if way.antialias:
+        weight = _cubic(distance, attributes.cubic)
+    if attributes.antialias:
         weight = weight / weight.sum(1, keepdims=True)
-    if way.exclude_outside:
+    if attributes.exclude_outside:
         weight = np.where((index < 0) | (index >= length), 0.0, weight)
         total = weight.sum(1, keepdims=True)
         weight = weight / np.where(total == 0, 1.0, total)
@@ -99,7 +99,7 @@ def taps(
 
 def resized(
     x: Tensor,
-    way: ResizeAttributes,
+    attributes: ResizeAttributes,
     axis: int,
     length: int,
     scale: float,
@@ -107,20 +107,20 @@ def resized(
     roi: tuple[float, float],
 ) -> Tensor:
     """`x` resampled to `out` elements along `axis`."""
-    at = positions(way, scale, length, out, roi)
-    index, weight = taps(way, at, scale, length)
+    at = positions(attributes, scale, length, out, roi)
+    index, weight = taps(attributes, at, scale, length)
     shape = [1] * len(x.shape or ())
     shape[axis] = out
     parts = []
     for k in range(index.shape[1]):
         part = gather(x, constant(index[:, k]), axis=axis)
-        if way.mode != "nearest":
+        if attributes.mode != "nearest":
             part = arithmetic_ops.multiply(part, weight[:, k].reshape(shape).astype(x.dtype))
         parts.append(part)
     y = arithmetic_ops.add_n(parts)
     outside = (at < 0) | (at > length - 1)
-    if way.coordinates == "tf_crop_and_resize" and outside.any():
-        y = arithmetic_ops.where(constant(outside.reshape(shape)), way.extrapolation, y)
+    if attributes.coordinates == "tf_crop_and_resize" and outside.any():
+        y = arithmetic_ops.where(constant(outside.reshape(shape)), attributes.extrapolation, y)
     return y
 
 
@@ -148,7 +148,7 @@ def _resize_axes(
     scales: Any,
     sizes: Any,
 ) -> Tensor:
-    input_shape = node.known(x)
+    input_shape = node.static_shape(x)
     axes = [a % len(input_shape) for a in node.attr("axes", list(range(len(input_shape))))]
     ratios, outs = _sizes(node, input_shape, axes, scales, sizes)
     is_integer = x.dtype.kind != "f"
@@ -197,9 +197,9 @@ def _resize(
 _CROPS = ("tf_crop_and_resize",)
 
 
-def _known_value(node: OnnxNode, t: Tensor | None, what: str) -> np.ndarray | None:
+def _known_value(node: OnnxNode, t: Tensor | None, label: str) -> np.ndarray | None:
     """The value of an input; None if omitted or empty."""
-    value = None if t is None else node.value(t, what)
+    value = None if t is None else node.value(t, label)
     return None if value is None or value.size == 0 else value
 
 

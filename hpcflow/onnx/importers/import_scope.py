@@ -34,12 +34,12 @@ class ImportScope:
 
     def __init__(
         self,
-        whole: ModelImport,
+        model_import: ModelImport,
         versions: Mapping[str, int],
         outer: ImportScope | None = None,
         attributes: Mapping[str, onnx.AttributeProto] | None = None,
     ) -> None:
-        self.whole, self.versions, self.outer = whole, versions, outer
+        self.model_import, self.versions, self.outer = model_import, versions, outer
         self.attributes: Mapping[str, onnx.AttributeProto] = attributes or {}
         self.values: dict[str, Tensor] = {}
 

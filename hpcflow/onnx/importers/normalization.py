@@ -107,7 +107,7 @@ def _lp_norm(node: OnnxNode, x: Tensor) -> Tensor:
 @imports("LRN")
 def _local_response(node: OnnxNode, x: Tensor) -> Tensor:
     """The squares are summed over `size` neighbouring channels."""
-    size, channels, rank = node.attr("size"), node.known(x)[1], node.rank(x)
+    size, channels, rank = node.attr("size"), node.static_shape(x)[1], node.rank(x)
     before = (size - 1) // 2
     widened = pad(
         arithmetic_ops.square(x), [(0, 0), (before, size - 1 - before), *[(0, 0)] * (rank - 2)]

@@ -32,7 +32,7 @@ class OnnxNode:
                 self.attributes[attribute.name] = resolved
 
     @property
-    def called(self) -> str:
+    def description(self) -> str:
         """Type and name, for messages."""
         return f"ONNX {self.type} {self.proto.name!r}" if self.proto.name else f"ONNX {self.type}"
 
@@ -64,18 +64,18 @@ class OnnxNode:
             new_attribute.name = name
         return node_proto
 
-    def wants(self, index: int) -> bool:
+    def is_output_used(self, index: int) -> bool:
         """Whether output `index` is used."""
         return index < self.outputs and bool(self.proto.output[index])
 
-    def value(self, tensor: Tensor, what: str) -> np.ndarray:
-        """The value of an input, which must be known at import; `what` describes it in errors."""
-        return self.scope.whole.values.of(tensor, f"{what} of {self.called}")
+    def value(self, tensor: Tensor, label: str) -> np.ndarray:
+        """The value of an input, which must be known at import; `label` describes it in errors."""
+        return self.scope.model_import.values.evaluate(tensor, f"{label} of {self.description}")
 
-    def maybe(self, tensor: Tensor, what: str) -> np.ndarray | None:
+    def maybe(self, tensor: Tensor, label: str) -> np.ndarray | None:
         """The value of an input; None if it is unknown at import."""
         try:
-            return self.value(tensor, what)
+            return self.value(tensor, label)
         except UnknownValueError:
             return None
 
@@ -85,7 +85,7 @@ class OnnxNode:
             return [int(v) for v in self.value(tensor, name).reshape(-1)]
         return self.attr(name, default)
 
-    def known(self, tensor: Tensor) -> tuple[int, ...]:
+    def static_shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of `tensor`, which must be known at import."""
         if tensor.shape is None or None in tensor.shape:
             return tuple(int(d) for d in self.value(shape(tensor), "the shape of an input"))
@@ -102,20 +102,20 @@ class OnnxNode:
 
     def elem_type(self, tensor: Tensor) -> int:
         """The ONNX element type of a tensor, which may be narrower than its dtype."""
-        return self.scope.whole.narrow.get(tensor) or to_onnx(tensor.dtype)
+        return self.scope.model_import.narrow.get(tensor) or to_onnx(tensor.dtype)
 
     def marked(self, tensor: Tensor, elem_type: int) -> Tensor:
         """Record that `tensor` has values of `elem_type`; returns it."""
-        return self.scope.whole.mark(tensor, elem_type)
+        return self.scope.model_import.mark(tensor, elem_type)
 
     def body(self, graph: onnx.GraphProto, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a subgraph attribute, built here with these inputs."""
-        return self.scope.whole.body(graph, inputs, self.scope)
+        return self.scope.model_import.body(graph, inputs, self.scope)
 
-    def declined(self, why: str) -> OnnxError:
+    def declined(self, reason: str) -> OnnxError:
         """The error for an unsupported feature of this node."""
         return OnnxError(
-            f"{self.called}: {why}", hint="`hpcflow help onnx` lists what is not supported"
+            f"{self.description}: {reason}", hint="`hpcflow help onnx` lists what is not supported"
         )
 
 

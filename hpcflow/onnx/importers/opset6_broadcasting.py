@@ -22,12 +22,12 @@ def aligned(node: OnnxNode, inputs: Sequence[Tensor | None]) -> Sequence[Tensor 
     if node.type in BINARY and node.attr("broadcast", 0) and node.has("axis"):
         rank = node.rank(first)
         return [first, _ending(node, second, rank - node.attr("axis") % rank)]
-    if node.type == "PRelu" and node.known(second) != (1,):  # one slope per channel
+    if node.type == "PRelu" and node.static_shape(second) != (1,):  # one slope per channel
         return [first, _ending(node, second, max(1, node.rank(first) - 1))]
     return inputs
 
 
 def _ending(node: OnnxNode, x: Tensor, rank: int) -> Tensor:
     """`x` with trailing axes of size 1, up to the given rank."""
-    shape = node.known(x)
+    shape = node.static_shape(x)
     return reshape(x, [*shape, *[1] * (rank - len(shape))])

@@ -46,7 +46,7 @@ def _padded(
     if mode != "constant":
         for axis, (before, after) in enumerate(pairs):
             if before or after:
-                size = node.known(x)[axis]
+                size = node.static_shape(x)[axis]
                 index = np.pad(
                     np.arange(size),
                     (max(before, 0), max(after, 0)),
@@ -63,7 +63,7 @@ def _padded(
 
 @imports("Trilu")
 def _trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
-    rows, columns = node.known(x)[-2:]
+    rows, columns = node.static_shape(x)[-2:]
     shift = 0 if k is None else int(node.value(k, "k").reshape(()))
     lower = np.tri(rows, columns, shift - (1 if node.attr("upper", 1) else 0), dtype=bool)
     keep_mask = ~lower if node.attr("upper", 1) else lower

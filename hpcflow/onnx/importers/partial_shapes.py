@@ -19,13 +19,15 @@ def partial(t: Tensor) -> np.ndarray | None:
     if t.spec.value is not None:
         return t.spec.value.astype(object)
     rule = _RULES.get(t.op.type)
-    partial_value = None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MOST]])
+    partial_value = (
+        None if rule is None else rule(t.op, [partial(i) for i in t.op.inputs[:_MAX_ELEMENTS]])
+    )
     if partial_value is None and is_known(t.shape):
         partial_value = np.full(require_known(t.shape), None, object)
     return partial_value
 
 
-_MOST = 16  # most elements of a shape that are traced
+_MAX_ELEMENTS = 16  # most elements of a shape that are traced
 
 
 def _shape(op: Operation, inputs: Sequence[Any]) -> Any:
@@ -38,13 +40,13 @@ def _shape(op: Operation, inputs: Sequence[Any]) -> Any:
 
 
 def _concat(op: Operation, inputs: Sequence[Any]) -> Any:
-    if len(op.inputs) > _MOST or any(i is None for i in inputs):
+    if len(op.inputs) > _MAX_ELEMENTS or any(i is None for i in inputs):
         return None
     return np.concatenate(inputs, op.attrs["axis"])
 
 
 def _pack(op: Operation, inputs: Sequence[Any]) -> Any:
-    if len(op.inputs) > _MOST or any(i is None for i in inputs):
+    if len(op.inputs) > _MAX_ELEMENTS or any(i is None for i in inputs):
         return None
     return np.stack(inputs, op.attrs["axis"])
 

@@ -30,7 +30,7 @@ class DirectionWeights:
     r: Tensor  # [gates * hidden, hidden]
     bias: tuple[Tensor, ...]  # per gate, from inputs and state; empty if omitted
     peepholes: tuple[Tensor, ...]
-    hidden: int
+    hidden_size: int
     activations: Sequence[Activation]
     clip: float | None
 
@@ -176,16 +176,16 @@ def _gru(side: DirectionWeights, node: OnnxNode) -> Step:
 
 
 def _unroll(
-    step: Step, inputs: Sequence[Tensor], state: State, kept: Sequence[Tensor] | None
+    step: Step, inputs: Sequence[Tensor], state: State, step_mask: Sequence[Tensor] | None
 ) -> tuple[list[Tensor], State]:
-    """The output of each step, and the last state; where `kept` is false the state stays."""
+    """The output of each step, and the last state; where `step_mask` is false the state stays."""
     outputs = []
     for at, x in enumerate(inputs):
         new = step(x, state)
-        if kept is None:
+        if step_mask is None:
             state, out = new, new[0]
         else:
-            here = kept[at]
+            here = step_mask[at]
             state = tuple(arithmetic_ops.where(here, n, s) for n, s in zip(new, state, strict=True))
             out = arithmetic_ops.where(here, new[0], 0.0)
         outputs.append(out)
@@ -207,8 +207,8 @@ def _recurrent(
     if batch_first:
         x = transpose(x, [1, 0, 2])
         rest = [t if t is None or i == 2 else transpose(t, [1, 0, 2]) for i, t in enumerate(rest)]
-    steps, batch, _ = node.known(x)
-    sides, _, hidden = node.known(r)
+    steps, batch, _ = node.static_shape(x)
+    sides, _, hidden = node.static_shape(r)
     reverse = [node.attr("direction", "forward") == "reverse", True]
     activations = _activations(node, default, sides)
     times = unstack(x, steps)

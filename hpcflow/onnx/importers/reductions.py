@@ -111,7 +111,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 def _softmax(name: str, function: Callable[..., Tensor]) -> None:
     @imports(name)
     def over_many(node: OnnxNode, x: Tensor) -> Tensor:
-        sizes = node.known(x)
+        sizes = node.static_shape(x)
         rows = 1
         for size in sizes[: node.attr("axis", 1) % max(len(sizes), 1)]:
             rows *= size

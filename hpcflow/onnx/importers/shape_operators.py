@@ -31,24 +31,24 @@ imports("Size")(lambda node, x: array_ops.size(x, out_type=int64))
 
 
 @imports("Reshape")
-def _reshape(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
+def _reshape(node: OnnxNode, x: Tensor, target_shape: Tensor) -> Tensor:
     """A size 0 copies the input's size, unless allowzero; -1 is inferred."""
-    sizes = partial(wanted)
+    sizes = partial(target_shape)
     if sizes is None:
-        sizes = np.array(node.value(wanted, "shape"), object)
+        sizes = np.array(node.value(target_shape, "shape"), object)
     elif None in sizes.tolist():
-        value = node.maybe(wanted, "shape")
+        value = node.maybe(target_shape, "shape")
         sizes = sizes if value is None else value.astype(object)
     target: list[Any] = sizes.tolist()
-    dims: list[Any] = [wanted[i] if d is None else d for i, d in enumerate(target)]
+    dims: list[Any] = [target_shape[i] if d is None else d for i, d in enumerate(target)]
     if not node.attr("allowzero", 0):
         rank = len(target) if x.shape is None else len(x.shape)
         for i, d in enumerate(target[:rank]):
             if d == 0:
-                target[i], dims[i] = _size(x, i, wanted)
+                target[i], dims[i] = _size(x, i, target_shape)
             elif d is None:
                 dims[i] = arithmetic_ops.where(
-                    arithmetic_ops.equal(dims[i], 0), _size(x, i, wanted)[1], dims[i]
+                    arithmetic_ops.equal(dims[i], 0), _size(x, i, target_shape)[1], dims[i]
                 )
     if None not in target:
         return reshape(x, target)
@@ -110,19 +110,19 @@ def _unsqueeze(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
 
 
 @imports("Expand")
-def _expand(node: OnnxNode, x: Tensor, wanted: Tensor) -> Tensor:
+def _expand(node: OnnxNode, x: Tensor, target_shape: Tensor) -> Tensor:
     """Two-way broadcasting: sizes of 1 in the given shape are also extended."""
-    value = node.maybe(wanted, "shape")
+    value = node.maybe(target_shape, "shape")
     if value is None or x.shape is None or None in x.shape:
-        input_shape = array_ops.shape(x, out_type=wanted.dtype)
-        y = broadcast_ops.broadcast_to(x, broadcast_dynamic_shape(input_shape, wanted))
-        y.set_shape(_stretched(x, partial(wanted)))
+        input_shape = array_ops.shape(x, out_type=target_shape.dtype)
+        y = broadcast_ops.broadcast_to(x, broadcast_dynamic_shape(input_shape, target_shape))
+        y.set_shape(_stretched(x, partial(target_shape)))
         return y
     try:
-        target = np.broadcast_shapes(node.known(x), tuple(value.tolist()))
+        target = np.broadcast_shapes(node.static_shape(x), tuple(value.tolist()))
     except ValueError:
         raise node.declined(
-            f"{list(node.known(x))} and {value.tolist()} cannot be broadcast together"
+            f"{list(node.static_shape(x))} and {value.tolist()} cannot be broadcast together"
         ) from None
     return broadcast_ops.broadcast_to(x, target)
 
@@ -170,7 +170,7 @@ def _constant_of_shape(node: OnnxNode, sizes: Tensor) -> Tensor:
 @imports("EyeLike")
 def _eye_like(node: OnnxNode, x: Tensor) -> Tensor:
     dtype = from_onnx(node.attr("dtype")) if node.has("dtype") else x.dtype
-    rows, columns = node.known(x)
+    rows, columns = node.static_shape(x)
     return constant(np.eye(rows, columns, node.attr("k", 0)).astype(dtype))
 
 
@@ -189,7 +189,7 @@ def _split(node: OnnxNode, x: Tensor, sizes: Tensor | None = None) -> Sequence[T
     axis = node.attr("axis", 0)
     chosen = node.integers("split", sizes)
     if chosen is None:
-        size = node.known(x)[axis]
+        size = node.static_shape(x)[axis]
         part = -(-size // node.outputs)  # the last part may be smaller
         chosen = [min(part, max(size - i * part, 0)) for i in range(node.outputs)]
     return split(x, chosen, axis)
@@ -227,7 +227,7 @@ def _limits(node: OnnxNode, name: str, bounds: Tensor) -> list[Any]:
     """The bounds as numbers where known, else as scalars of the vector."""
     value = node.maybe(bounds, name)
     if value is None:
-        return [bounds[i] for i in range(node.known(bounds)[0])]
+        return [bounds[i] for i in range(node.static_shape(bounds)[0])]
     return [int(v) for v in value.reshape(-1)]
 
 

@@ -45,9 +45,9 @@ def window(
 ) -> WindowAttributes:
     """The window of a node over the spatial axes of `x`, whose sizes must be known."""
     rank = len(kernel)
-    spatial = tuple(node.known(x)[2:]) if x.shape is None else x.shape[2:]
+    spatial = tuple(node.static_shape(x)[2:]) if x.shape is None else x.shape[2:]
     if None in spatial:
-        spatial = node.known(x)[2:]
+        spatial = node.static_shape(x)[2:]
     sizes: Ints = tuple(d for d in spatial if d is not None)
     strides = tuple(node.attr("strides", [1] * rank))
     dilations = tuple(node.attr("dilations", [1] * rank))

@@ -50,19 +50,19 @@ def _as_ours(w: WindowAttributes) -> dict[str, Any]:
 @imports("MaxPool")
 def _max_pool(node: OnnxNode, x: Tensor) -> Sequence[Tensor]:
     w = window(node, x, node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
-    if not node.wants(1) and _is_plain(w, x):
+    if not node.is_output_used(1) and _is_plain(w, x):
         return [_LARGEST[len(w.kernel)](x, dilations=w.dilations, **_as_ours(w))]
     lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     parts = slices(x, w, lowest)
     y = functools.reduce(arithmetic_ops.maximum, parts)
-    if not node.wants(1):
+    if not node.is_output_used(1):
         return [y]
     return [y, _places(node, x, w, reduction_ops.argmax(stack(parts), 0))]
 
 
 def _places(node: OnnxNode, x: Tensor, w: WindowAttributes, which: Tensor) -> Tensor:
     """The flat index in the input of the element `which` of each window."""
-    batch, channels = node.known(x)[:2]
+    batch, channels = node.static_shape(x)[:2]
     order = range(len(w.sizes))
     if node.attr("storage_order", 0):
         order = order[::-1]
@@ -157,7 +157,7 @@ def _max_unpool(
     kernel = node.attr("kernel_shape")
     rank = len(kernel)
     strides, pads = node.attr("strides", [1] * rank), node.attr("pads", [0] * 2 * rank)
-    input_shape = node.known(x)
+    input_shape = node.static_shape(x)
     sizes = [
         (n - 1) * s + k - pads[i] - pads[i + rank]
         for i, (n, s, k) in enumerate(zip(input_shape[2:], strides, kernel, strict=True))

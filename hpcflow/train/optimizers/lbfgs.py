@@ -69,8 +69,8 @@ class LBFGS:
         self._feeds = [placeholder(v.dtype, v.shape) for v in self._variables]
         both = zip(self._variables, self._feeds, strict=True)
         self._assign = group(*(v.assign(feed) for v, feed in both))
-        self._most, self._history = max_iterations, history
-        self._flat, self._small = gradient_tolerance, loss_tolerance
+        self._max_iterations, self._history = max_iterations, history
+        self._gradient_tolerance, self._loss_tolerance = gradient_tolerance, loss_tolerance
 
     def minimize(
         self,
@@ -100,8 +100,8 @@ class LBFGS:
             raise NumericError(f"the loss is {f} at the start of the minimization")
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         reason, number = "max_iterations", 0
-        for number in range(1, self._most + 1):
-            if _largest(g) <= self._flat:
+        for number in range(1, self._max_iterations + 1):
+            if _largest(g) <= self._gradient_tolerance:
                 number, reason = number - 1, "gradient_tolerance"
                 break
             d = direction(g, pairs)
@@ -117,7 +117,7 @@ class LBFGS:
                 pairs = [*pairs, (s, y)][-self._history :]
             if step_callback is not None:
                 step_callback(number, f)
-            if before - f <= self._small * max(abs(before), abs(f), 1e-30):
+            if before - f <= self._loss_tolerance * max(abs(before), abs(f), 1e-30):
                 reason = "loss_tolerance"
                 break
         self._write(session, x)

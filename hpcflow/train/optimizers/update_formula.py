@@ -121,7 +121,7 @@ class Cells:
 
     def slot(self, name: str) -> Tensor:
         """A slot's value."""
-        return self._read(self._of(name), self._indices)
+        return self._read(self._slot_variable(name), self._indices)
 
     def number(self, name: str) -> Tensor:
         """A hyperparameter as a scalar of the dtype of updates."""
@@ -135,13 +135,13 @@ class Cells:
         """A scalar cast to the dtype of updates."""
         return cast(convert_to_tensor(x), compute_gradients_for(self._var))
 
-    def rest(self, name: str) -> Tensor:
+    def one_minus(self, name: str) -> Tensor:
         """One minus a hyperparameter."""
         return self.rounded(1.0 - self.exact(name))
 
     def step(self) -> Tensor:
         """The number of this update of the variable, from 1, in float64; increments the counter."""
-        slot = self._of("step")
+        slot = self._slot_variable("step")
         count = self._read(slot, None) + 1
         self._change("Assign", slot, count, None)
         return cast(count, float64)
@@ -150,7 +150,7 @@ class Cells:
 
     def keep(self, name: str, value: Tensor) -> None:
         """Set the slot's value."""
-        self._change("Assign", self._of(name), value, self._indices)
+        self._change("Assign", self._slot_variable(name), value, self._indices)
 
     def set(self, value: Tensor) -> None:
         """Set the variable's value."""
@@ -163,7 +163,7 @@ class Cells:
             return
         self._change("AssignSub", self._var, delta, self._indices)
 
-    def _of(self, name: str) -> Variable:
+    def _slot_variable(self, name: str) -> Variable:
         return self._optimizer._slots[self._var, name]
 
     def _read(self, variable: Variable, indices: Tensor | None) -> Tensor:
