@@ -23,7 +23,7 @@ def lower_partition(
     owned_feeds: frozenset[str] = frozenset(),
     inside: bool = False,
     watch: Watch | None = None,
-    what: str = "",
+    subject: str = "",
 ) -> LoweredPartition:
     """The code of a partition and of its loops and branches, for the devices of its task.
 
@@ -31,15 +31,22 @@ def lower_partition(
     values
     (`one_by_one`) no operations are fused. `watch` is called after each pass.
     """
-    target, writes, what = target_of(devices), None, what or part.task
+    target, writes, subject = target_of(devices), None, subject or part.task
     if not settings.one_by_one:
-        part = fused(part, target, settings.verify_passes, watch, what)
+        part = fused(part, target, settings.verify_passes, watch, subject)
         writes = target.writer()
     seconds = (
         cost_model.predicted_seconds_in(part) if inside or _has_messages(part) else _zero_seconds
     )
     code = generate_code(
-        part, target.infos(part), seconds, settings.check_numerics, owned_feeds, writes, watch, what
+        part,
+        target.infos(part),
+        seconds,
+        settings.check_numerics,
+        owned_feeds,
+        writes,
+        watch,
+        subject,
     )
     frames = [node for node in part.nodes.values() if node.row.control_flow]
     return LoweredPartition(
@@ -48,7 +55,7 @@ def lower_partition(
         {
             node.name: {
                 key: lower_partition(
-                    body, devices, settings, owned, True, watch, f"{what}, {key} of {node.name}"
+                    body, devices, settings, owned, True, watch, f"{subject}, {key} of {node.name}"
                 )
                 for key, body, owned in _frame_partitions(node)
             }
