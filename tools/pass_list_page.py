@@ -70,4 +70,4 @@ def _wrapped(head: str, names: list[str]) -> list[str]:
 def _row(row: Pass) -> str:
     form = row.takes.value if row.takes is row.gives else f"{row.takes.value} → {row.gives.value}"
     bodies = "yes" if row.in_bodies else ""
-    return f"| `{row.name}` | {form} | {row.why} | {row.holds} | {row.when} | {bodies} |\n"
+    return f"| `{row.name}` | {form} | {row.rationale} | {row.holds} | {row.when} | {bodies} |\n"

@@ -77,13 +77,13 @@ class UnconnectedGradients(enum.Enum):
     ZERO = "zero"
 
 
-def as_unconnected_gradients(given: Any) -> UnconnectedGradients:
-    """The member for `given`, a member or its value."""
+def as_unconnected_gradients(value: Any) -> UnconnectedGradients:
+    """The member for `value`, a member or its value."""
     try:
-        return UnconnectedGradients(given)
+        return UnconnectedGradients(value)
     except ValueError:
         raise ArgumentError(
-            f"unconnected_gradients {given!r} is not known",
+            f"unconnected_gradients {value!r} is not known",
             line=user_line(),
             hint='use "none" or "zero"',
         ) from None
@@ -249,20 +249,20 @@ class _GradientContributions:
             parts = self.parts[t] = [_add_contributions(t, parts, home)]
         return parts[0] if parts else None
 
-    def dense_total(self, t: Tensor, why: str) -> Tensor | None:
+    def dense_total(self, t: Tensor, reason: str) -> Tensor | None:
         """The sum as a dense tensor, for a gradient function that cannot take slices."""
         total = self.total(t)
         if isinstance(total, IndexedSlices):
-            total = _dense(t, total, why)
+            total = _dense(t, total, reason)
             self.parts[t] = [total]
         return total
 
 
-def _add_contributions(t: Tensor, parts: Sequence[Gradient], where: Operation) -> Gradient:
+def _add_contributions(t: Tensor, parts: Sequence[Gradient], op: Operation) -> Gradient:
     if len(parts) == 1:
         return parts[0]
     rows = [g for g in parts if isinstance(g, IndexedSlices)]
-    with get_default_graph().beside(where):
+    with get_default_graph().beside(op):
         if len(rows) == len(parts):
             return join_slices(rows)
         if t.dtype == tensor_array:
@@ -271,13 +271,13 @@ def _add_contributions(t: Tensor, parts: Sequence[Gradient], where: Operation) -
         return add_n([_dense(t, g, why) if isinstance(g, IndexedSlices) else g for g in parts])
 
 
-def _dense(t: Tensor, rows: IndexedSlices, why: str) -> Tensor:
+def _dense(t: Tensor, rows: IndexedSlices, reason: str) -> Tensor:
     """The gradient of `t` made dense. This is logged, since it may be a large table."""
     name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
     say_once(
         f"the gradient of {name!r} {shape_text(rows.shape)} (made at {t.op.line}) is sparse; it is "
         "made "
-        f"dense, since it {why}"
+        f"dense, since it {reason}"
     )
     with get_default_graph().beside(rows.op):
         return rows.dense()
@@ -337,23 +337,23 @@ def _backward(
 
 
 def _refuse_missing_gradient(
-    op: Operation, why: NoGrad, inputs: Iterable[tuple[Tensor, bool]]
+    op: Operation, no_grad: NoGrad, inputs: Iterable[tuple[Tensor, bool]]
 ) -> None:
     """Raise for inputs that need a gradient but have none; with `none`, log floating ones.
 
     A handle, as that of a queue, has no gradient that could be missing.
     """
     needed = [t for t, is_needed in inputs if is_needed]
-    if needed and not why.none:
+    if needed and not no_grad.none:
         raise GradientError(
             f"{op.type} has no gradient with respect to "
-            f"{', '.join(repr(t.name) for t in needed)}: {why.reason}",
+            f"{', '.join(repr(t.name) for t in needed)}: {no_grad.reason}",
             op=op.name,
             line=op.line,
             hint="apply hf.stop_gradient to that input to treat it as a constant",
         )
     if any(is_floating(t.dtype) for t in needed):
-        say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {why.reason}")
+        say_once(f"no gradient goes through {op.name!r} (made at {op.line}): {no_grad.reason}")
 
 
 def _with_static_shape(g: Gradient | None, x: Tensor) -> Gradient | None:

@@ -33,7 +33,7 @@ from hpcflow.plan.listing.pass_listing import (
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
 from hpcflow.plan.listing.plan_text import format_bytes, plan_data, plan_text
 from hpcflow.plan.pass_list import all_passes
-from hpcflow.plan.pass_row import named
+from hpcflow.plan.pass_row import find_passes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.ps import script_rules
@@ -159,7 +159,7 @@ def _write_passes(outlook: PlanOutlook, args: argparse.Namespace) -> int:
     """Print the passes, or what one of them changed; 2 if there is no such pass."""
     rows = all_passes()
     try:
-        chosen = named(args.diff, rows) if args.diff else []
+        chosen = find_passes(args.diff, rows) if args.diff else []
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2

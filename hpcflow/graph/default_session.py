@@ -44,22 +44,22 @@ def remove_last(stack: list[Any], item: Any) -> None:
             return
 
 
-def session_or_default(session: Any, graph: object, what: str) -> Any:
-    """`session`, or the default one, to compute `what` of `graph`.
+def session_or_default(session: Any, graph: object, label: str) -> Any:
+    """`session`, or the default one, to compute `label` of `graph`.
 
     Errors: FetchError if there is none, or it is a session of another graph.
     """
     session_used = get_default_session() if session is None else session
     if session_used is None:
         raise FetchError(
-            f"{what} needs a session, and none is the default",
+            f"{label} needs a session, and none is the default",
             hint="use it within `with hf.Session():`, or give session=",
         )
     if not hasattr(session_used, "run"):
         raise FetchError(f"{value_text(session_used)} is not a session", hint="give an hf.Session")
     if session_used.graph is not graph:
         raise FetchError(
-            f"{what} does not belong to the graph of the {'default ' * (session is None)}session",
+            f"{label} does not belong to the graph of the {'default ' * (session is None)}session",
             hint="make the session with hf.Session(graph)",
         )
     return session_used

@@ -209,19 +209,19 @@ def bodies(operation: Operation) -> Iterator[Function]:
 
 
 def needed_operations(
-    wanted: Iterable[Tensor | Operation],
-    there: Callable[[Tensor | Operation], bool] = lambda _: False,
+    fetches: Iterable[Tensor | Operation],
+    is_available: Callable[[Tensor | Operation], bool] = lambda _: False,
 ) -> dict[Operation, set[int]]:
-    """The operations of one graph that `wanted` depend on, and which of their outputs are in use.
+    """The operations of one graph that `fetches` depend on, and which of their outputs are in use.
 
-    A control dependency or a fetch of an operation uses all its outputs. Items for which `there` is
-    true are left out, and so are their dependencies.
+    A control dependency or a fetch of an operation uses all its outputs. Items for which
+    `is_available` is true are left out, and so are their dependencies.
     """
     used: dict[Operation, set[int]] = {}
-    stack = list(wanted)
+    stack = list(fetches)
     while stack:
         item = stack.pop()
-        if there(item):
+        if is_available(item):
             continue
         op = item if isinstance(item, Operation) else item.op
         outputs = {item.index} if isinstance(item, Tensor) else set(range(len(op.outputs)))
@@ -235,38 +235,47 @@ def needed_operations(
     return used
 
 
-def used_inputs(op: Operation, used: Collection[int] | None = None) -> Sequence[Tensor]:
-    """The inputs that the outputs `used` (all by default) depend on."""
+def used_inputs(op: Operation, used_outputs: Collection[int] | None = None) -> Sequence[Tensor]:
+    """The inputs that the outputs `used_outputs` (all by default) depend on."""
     if not lookup_op(op.type).owner:
         return op.inputs
     outside = [
-        outer for f, results in used_functions(op, used) for outer in captured_tensors(f, results)
+        outer
+        for f, results in used_functions(op, used_outputs)
+        for outer in captured_tensors(f, results)
     ]
     if op.type == "If":
         return [op.inputs[0], *outside]
     begins = op.inputs[: len(op.attrs["body"].params) - op.attrs["lists"]]
-    return [*(begins[i] for i in live_loop_variables(op, used) if i < len(begins)), *outside]
+    return [
+        *(begins[i] for i in live_loop_variables(op, used_outputs) if i < len(begins)),
+        *outside,
+    ]
 
 
-def used_control_inputs(op: Operation, used: Collection[int] | None = None) -> list[Operation]:
+def used_control_inputs(
+    op: Operation, used_outputs: Collection[int] | None = None
+) -> list[Operation]:
     """The control inputs of an operation and of its functions, as operations of its own graph."""
-    return [c for c in dict.fromkeys(_outer_control_inputs(op, used)) if c.graph is op.graph]
+    return [
+        c for c in dict.fromkeys(_outer_control_inputs(op, used_outputs)) if c.graph is op.graph
+    ]
 
 
 def used_functions(
-    op: Operation, used: Collection[int] | None = None
+    op: Operation, used_outputs: Collection[int] | None = None
 ) -> list[tuple[Function, Sequence[int]]]:
-    """The functions of a branch or loop, and the results that the outputs `used` depend on."""
+    """The functions of a branch or loop, and the results that `used_outputs` depend on."""
     if op.type == "If":
-        results = sorted(range(len(op.outputs)) if used is None else used)
+        results = sorted(range(len(op.outputs)) if used_outputs is None else used_outputs)
         return [(op.attrs[side], results) for side in ("then", "else")]
-    return [(op.attrs["cond"], [0]), (op.attrs["body"], live_loop_variables(op, used))]
+    return [(op.attrs["cond"], [0]), (op.attrs["body"], live_loop_variables(op, used_outputs))]
 
 
-def live_loop_variables(op: Operation, used: Collection[int] | None = None) -> list[int]:
-    """The live variables of a loop: those of the outputs `used`, and those that these depend on."""
+def live_loop_variables(op: Operation, used_outputs: Collection[int] | None = None) -> list[int]:
+    """The live variables of a loop: those of `used_outputs`, and those that these depend on."""
     test, step = op.attrs["cond"], op.attrs["body"]
-    live = set(range(len(op.outputs)) if used is None else used)
+    live = set(range(len(op.outputs)) if used_outputs is None else used_outputs)
     live |= {i for i, p in enumerate(test.params) if p.op in _dependencies(test, [0])}
     while True:
         behind = _dependencies(step, sorted(live))
@@ -287,11 +296,13 @@ def _dependencies(f: Function, results: Sequence[int]) -> Mapping[Operation, set
     return _cached_dependencies(f, results).inside
 
 
-def _outer_control_inputs(op: Operation, used: Collection[int] | None) -> Iterator[Operation]:
+def _outer_control_inputs(
+    op: Operation, used_outputs: Collection[int] | None
+) -> Iterator[Operation]:
     """The control inputs of an operation and of its functions, in its graph or an outer one."""
     yield from op.control_inputs
     if lookup_op(op.type).owner:
-        for f, results in used_functions(op, used):
+        for f, results in used_functions(op, used_outputs):
             yield from _cached_dependencies(f, results).outside
 
 

@@ -185,9 +185,9 @@ class Operation:
         return f"<hf.Operation {self.name!r} type={self.type}>"
 
 
-def _immutable_error(op: Operation, what: str) -> GraphError:
+def _immutable_error(op: Operation, label: str) -> GraphError:
     return GraphError(
-        f"operation {op.name!r} is in the graph and cannot be changed: its {what}",
+        f"operation {op.name!r} is in the graph and cannot be changed: its {label}",
         op=op.name,
         line=op.line,
         hint="add another operation; plans that have run keep the old one",
@@ -205,7 +205,7 @@ class Graph:
         self.finalized = False
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
-        self._used: dict[str, int] = {}
+        self._name_counts: dict[str, int] = {}
         self._collections: dict[Hashable, list[Any]] = {}
         self.extensions: dict[Operation, Operation] = {}  # loop -> the loop that saves a history
         self.bound: dict[Tensor, str] = {}  # constants the graph depends on -> user's line
@@ -441,8 +441,8 @@ class Graph:
         if not _NAME.match(name):
             raise GraphError(f"{name!r} cannot be a name", hint="use letters, digits and ._-/")
         with self._lock:
-            uses = self._used.get(name, 0)
-            self._used[name] = uses + 1
+            uses = self._name_counts.get(name, 0)
+            self._name_counts[name] = uses + 1
             if uses == 0:
                 return name
             return self.unique_name_exact(f"{name}_{uses}")
@@ -450,10 +450,10 @@ class Graph:
     def unique_name_exact(self, name: str) -> str:
         """`name`, or the first of `name_1`, `name_2` ... that is not in use."""
         stem, n = name, 0
-        while name in self._used:
+        while name in self._name_counts:
             n += 1
             name = f"{stem}_{n}"
-        self._used[name] = 1
+        self._name_counts[name] = 1
         return name
 
     # -- scopes

@@ -48,11 +48,12 @@ def same_structure(a: Any, b: Any) -> bool:
     return bool(_structure_outline(a) == _structure_outline(b))
 
 
-def check_same_structure(a: Any, b: Any, what: str) -> None:
+def check_same_structure(a: Any, b: Any, label: str) -> None:
     """Errors: GraphError unless the two structures are alike."""
     if not same_structure(a, b):
         raise GraphError(
-            f"{what} have different structures: {_structure_outline(a)} and {_structure_outline(b)}"
+            f"{label} have different structures: {_structure_outline(a)} and "
+            f"{_structure_outline(b)}"
         )
 
 

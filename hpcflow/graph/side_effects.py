@@ -14,17 +14,17 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.op_registry import lookup_op
 
 
-def is_training_step(wanted: Iterable[Tensor | Operation]) -> bool:
+def is_training_step(fetches: Iterable[Tensor | Operation]) -> bool:
     """Whether running them changes a variable that replicas share, other than by initial values."""
-    return any(_has_update(op) for op in _dependencies(_operations(wanted)))
+    return any(_has_update(op) for op in _dependencies(_operations(fetches)))
 
 
-def updates_from_variables(wanted: Iterable[Tensor | Operation]) -> bool:
+def updates_from_variables(fetches: Iterable[Tensor | Operation]) -> bool:
     """Whether running them changes a variable by what it reads of a variable.
 
     Assigning fed values does not count: it is a restore.
     """
-    for op in _dependencies(_operations(wanted)):
+    for op in _dependencies(_operations(fetches)):
         if _bodies_change(op):
             return True
         if _changes_variable(op) and any(o.type == "ReadVariable" for o in _dependencies([op])):
@@ -32,8 +32,8 @@ def updates_from_variables(wanted: Iterable[Tensor | Operation]) -> bool:
     return False
 
 
-def _operations(wanted: Iterable[Tensor | Operation]) -> list[Operation]:
-    return [w if isinstance(w, Operation) else w.op for w in wanted]
+def _operations(fetches: Iterable[Tensor | Operation]) -> list[Operation]:
+    return [w if isinstance(w, Operation) else w.op for w in fetches]
 
 
 def _dependencies(operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -37,14 +37,14 @@ class Spec(NamedTuple):
         return self.dtype.itemsize * size_of(self.shape) if self.sized else 0
 
 
-def as_shape(given: Any) -> Shape:
+def as_shape(value: Any) -> Shape:
     """A shape from None, an int, or an iterable of ints, Nones and -1 (unknown)."""
-    if given is None or getattr(given, "dims", given) is None:  # also TensorShape(None)
+    if value is None or getattr(value, "dims", value) is None:  # also TensorShape(None)
         return None
-    if isinstance(given, (int, np.integer)):
-        given = (given,)
+    if isinstance(value, (int, np.integer)):
+        value = (value,)
     try:
-        dims = tuple(None if d == -1 else d for d in as_sizes(given))
+        dims = tuple(None if d == -1 else d for d in as_sizes(value))
         check_sizes(dims)
     except ShapeError as error:
         error.line = error.line or user_line()
@@ -122,14 +122,14 @@ def merge_shapes(a: Shape, b: Shape) -> Shape:
     return tuple(_merge_dim(x, y, a, b) for x, y in zip(a, b, strict=True))
 
 
-def refine_shape(known: Shape, user_shape: Any, op: Any) -> Shape:
+def refine_shape(inferred: Shape, user_shape: Any, op: Any) -> Shape:
     """The known shape of `op` refined by the user's; ShapeError if they contradict."""
     requested = as_shape(user_shape)
     try:
-        return merge_shapes(known, requested)
+        return merge_shapes(inferred, requested)
     except ShapeError:
         raise ShapeError(
-            f"{op.name!r} has shape {shape_text(known)}, which cannot be set to "
+            f"{op.name!r} has shape {shape_text(inferred)}, which cannot be set to "
             f"{shape_text(requested)}",
             op=op.name,
             line=user_line(),

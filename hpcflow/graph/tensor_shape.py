@@ -12,7 +12,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.static_shape import Shape, as_shape, merge_shapes, shape_text, size_of
 
-MOST = 1 << 16  # upper limit of a rank
+MAX_RANK = 1 << 16  # upper limit of a rank
 
 
 class Dimension(int):
@@ -168,11 +168,11 @@ class TensorShape(tuple[Any, ...]):
         """The sizes as a list, None for those that are unknown; ShapeError for an unknown rank."""
         return list(self._ranked("as_list()"))
 
-    def _ranked(self, what: str) -> tuple[int | None, ...]:
+    def _ranked(self, label: str) -> tuple[int | None, ...]:
         plain = self.plain
         if plain is None:
             raise ShapeError(
-                f"{what} needs a shape of known rank", hint="call x.set_shape([...]) first"
+                f"{label} needs a shape of known rank", hint="call x.set_shape([...]) first"
             )
         return plain
 
@@ -266,7 +266,7 @@ class TensorShape(tuple[Any, ...]):
 
 
 def _rank(shape: Any) -> int:
-    if not isinstance(shape, int) or not 0 <= shape < MOST:
+    if not isinstance(shape, int) or not 0 <= shape < MAX_RANK:
         raise ShapeError(f"{shape!r} is not a rank", hint="give a small integer of at least 0")
     return shape
 

@@ -59,17 +59,17 @@ def place_blocks(lives: Sequence[Lifetime], over: np.ndarray) -> tuple[list[int]
     placed = np.zeros(len(lives), bool)
     sizes = [-(-life.nbytes // ALIGNED) * ALIGNED for life in lives]
     for i in sorted(range(len(lives)), key=lambda i: (-sizes[i], i)):
-        conflicts = np.flatnonzero(apart.of(i) & placed).tolist()
+        conflicts = np.flatnonzero(apart.overlapping(i) & placed).tolist()
         occupied = sorted((starts[j], starts[j] + sizes[j]) for j in conflicts)
         starts[i] = _tightest_gap(occupied, sizes[i])
         placed[i] = True
     return starts, max((s + n for s, n in zip(starts, sizes, strict=True)), default=0)
 
 
-def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _tightest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
     """The start of the smallest gap of at least `size` between sorted intervals, else their end."""
     best, least, end = -1, AFTER_STEP, 0
-    for first, last in taken:
+    for first, last in intervals:
         if size <= first - end < least:
             best, least = end, first - end
         end = max(end, last)
@@ -88,16 +88,16 @@ class _LifetimeConflicts:
             for life in lives
         ]
         pairs = [pair for ends in self.ends for pair in ends]
-        self.where = np.array([segment for segment, _ in pairs], np.int64)
+        self.end_segments = np.array([segment for segment, _ in pairs], np.int64)
         self.last = np.array([last for _, last in pairs], np.int64)
         counts = np.array([len(ends) for ends in self.ends], np.int64)
         self.first = np.concatenate([[0], np.cumsum(counts)[:-1]]) if len(lives) else counts
 
-    def of(self, i: int) -> np.ndarray:
+    def overlapping(self, i: int) -> np.ndarray:
         """A boolean mask of the blocks that may be live while block `i` is."""
         finished = self.over[self.segment[i]].copy()  # per segment, what has finished by then
         finished[self.segment[i]] = self.start[i] - 1
-        before = np.logical_and.reduceat(finished[self.where] >= self.last, self.first)
+        before = np.logical_and.reduceat(finished[self.end_segments] >= self.last, self.first)
         after = np.ones(len(before), bool)
         for segment, last in self.ends[i]:
             there = self.over[self.segment, segment]

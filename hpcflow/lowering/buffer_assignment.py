@@ -182,7 +182,7 @@ class _BufferAssigner:
             self.find_roots(node)
         self.ends = self.find_ends()
         for node in self.part.nodes.values():
-            self.place(node)
+            self.assign(node)
         self.lay_out()
         return self.store
 
@@ -277,7 +277,7 @@ class _BufferAssigner:
 
     # -- placing
 
-    def place(self, node: Node) -> None:
+    def assign(self, node: Node) -> None:
         store, n = self.store, self.store.number[node.name]
         if node.row.source == "constant":
             self.bind(Ref(node.name), f"c_{n}", Binding(BindingKind.CONSTANT, node.name))
@@ -323,9 +323,9 @@ class _BufferAssigner:
             self.bind(Ref(node.name, i), f"i{n}_{i}", box, Access.BOXED)
             self.store.box_names.append(f"i{n}_{i}")
 
-    def bind(self, ref: Ref, name: str, what: Binding, access: Access = Access.VALUE) -> None:
+    def bind(self, ref: Ref, name: str, binding: Binding, access: Access = Access.VALUE) -> None:
         self.store.expressions[ref] = Use(name, access)
-        self.store.binds[name] = what
+        self.store.binds[name] = binding
 
     def name(self, node: Node, ref: Ref) -> None:
         """Bind a value to a Python name that the code of the segment assigns."""
@@ -365,7 +365,7 @@ class _BufferAssigner:
             elif slot := self.slots.get(ref):
                 joining = self.part.nodes[slot.node]
                 self.allocate_concat(joining)
-                self.store.expressions[ref] = Use(self.store.concat_slot(joining, slot.place))
+                self.store.expressions[ref] = Use(self.store.concat_slot(joining, slot.input_index))
             else:
                 self.place_in_block(node, ref, info)
         if info.form == "out" and self.store.static(node) and node.name not in self.groups:

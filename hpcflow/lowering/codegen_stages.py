@@ -21,10 +21,10 @@ class Generation:
     info: Callable[[Node], KernelInfo]
     seconds: Callable[[Node], float]
     check_numerics: bool
-    kept: frozenset[str]
+    owned_feeds: frozenset[str]
     writes: UpdateLoopFactory | None
     watch: Watch | None = None
-    what: str = ""
+    subject: str = ""
     verify: bool = False
 
 
@@ -38,16 +38,18 @@ class Segmented:
     store: BufferAssignment | None = None
 
 
-def _segments(part: Partition, of: Generation) -> Segmented:
+def _segments(part: Partition, generation: Generation) -> Segmented:
     return Segmented(part, split_segments(part))
 
 
-def _tiled(segmented: Segmented, of: Generation) -> Segmented:
-    return Segmented(*tile_updates(segmented.part, segmented.segments, of.info, of.writes))
+def _tiled(segmented: Segmented, generation: Generation) -> Segmented:
+    return Segmented(
+        *tile_updates(segmented.part, segmented.segments, generation.info, generation.writes)
+    )
 
 
-def _buffers(segmented: Segmented, of: Generation) -> Segmented:
-    store = assign_buffers(segmented.part, segmented.segments, of.info, segmented.groups)
+def _buffers(segmented: Segmented, generation: Generation) -> Segmented:
+    store = assign_buffers(segmented.part, segmented.segments, generation.info, segmented.groups)
     return dataclasses.replace(segmented, store=store)
 
 
@@ -64,7 +66,7 @@ STAGES = (
         "The nodes of an update that is one loop stand together in their segment.",
         _tiled,
         "no check_numerics",
-        lambda of: not of.check_numerics,
+        lambda generation: not generation.check_numerics,
     ),
     Pass(
         *("buffer_assignment", "code", Form.SEGMENTS, Form.BUFFERS),

@@ -10,10 +10,10 @@ from hpcflow.plan.ir.program import Node, Partition, Ref
 
 
 class ConcatSlot(NamedTuple):
-    """The place of input number `place` in the output of the joining node `node`."""
+    """The place of input number `input_index` in the output of the joining node `node`."""
 
     node: str
-    place: int
+    input_index: int
 
 
 def concatenates_rows(node: Node) -> bool:
@@ -24,20 +24,22 @@ def concatenates_rows(node: Node) -> bool:
 
 
 def concat_slots(
-    part: Partition, whole: Callable[[Node], bool], fits: Callable[[Ref, Node], bool]
+    part: Partition,
+    has_own_block: Callable[[Node], bool],
+    can_compute_in_slot: Callable[[Ref, Node], bool],
 ) -> dict[Ref, ConcatSlot]:
     """The values that are computed in their slot.
 
-    `whole(node)` is true if the output of a joining node has an arena block of its own. `fits(ref,
-    node)` is true if a value can be computed in a slot of `node`. Each value has at most one slot.
-    The output of a joining node has none.
+    `has_own_block(node)` is true if the output of a joining node has an arena block of its own.
+    `can_compute_in_slot(ref, node)` is true if a value can be computed in a slot of `node`. Each
+    value has at most one slot. The output of a joining node has none.
     """
     slots: dict[Ref, ConcatSlot] = {}
     for node in part.nodes.values():
-        if not concatenates_rows(node) or not whole(node):
+        if not concatenates_rows(node) or not has_own_block(node):
             continue
         for i, ref in enumerate(node.inputs):
             maker = part.nodes[ref.node]
-            if ref not in slots and not concatenates_rows(maker) and fits(ref, node):
+            if ref not in slots and not concatenates_rows(maker) and can_compute_in_slot(ref, node):
                 slots[ref] = ConcatSlot(node.name, i)
     return slots

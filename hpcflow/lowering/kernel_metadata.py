@@ -31,7 +31,7 @@ class SendInfo:
     """
 
     node: str
-    how: str
+    mode: str
     bind: str = ""
 
 

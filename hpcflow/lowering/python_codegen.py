@@ -46,30 +46,34 @@ def generate_code(
     info: Callable[[Node], KernelInfo],
     seconds: Callable[[Node], float] = lambda node: 0.0,
     check_numerics: bool = False,
-    kept: frozenset[str] = frozenset(),
+    owned_feeds: frozenset[str] = frozenset(),
     writes: UpdateLoopFactory | None = None,
     watch: Watch | None = None,
-    what: str = "",
+    subject: str = "",
 ) -> GeneratedCode:
     """Generate the code of `part`.
 
-    `info` gives the metadata of a node's kernel, `seconds` predicts its time. Feeds in `kept` are
-    not copied when they are returned as results. `writes` says for which nodes update loops are
-    generated. `watch` is called after each pass over `what`.
+    `info` gives the metadata of a node's kernel, `seconds` predicts its time. Feeds in
+    `owned_feeds` are not copied when they are returned as results. `writes` says for which nodes
+    update loops are generated. `watch` is called after each pass over `subject`.
     """
-    of = Generation(info, seconds, check_numerics, kept, writes, watch, what)
-    code: GeneratedCode = through(CODE_PASSES, part, of)
+    generation = Generation(info, seconds, check_numerics, owned_feeds, writes, watch, subject)
+    code: GeneratedCode = through(CODE_PASSES, part, generation)
     return code
 
 
 class _CodeGenerator:
-    def __init__(self, segmented: Segmented, of: Generation) -> None:
-        self.info, self.seconds, self.kept = of.info, of.seconds, of.kept
+    def __init__(self, segmented: Segmented, generation: Generation) -> None:
+        self.info, self.seconds, self.owned_feeds = (
+            generation.info,
+            generation.seconds,
+            generation.owned_feeds,
+        )
         self.part, self.segments = segmented.part, segmented.segments
         # a replica with an empty shard computes the mean of no elements, which is NaN
         part = self.part
         empty = any(0 in (part.nodes[feed].specs[0].shape or ()) for feed in part.feeds)
-        self.check = of.check_numerics and not empty
+        self.check = generation.check_numerics and not empty
         self.groups: Mapping[str, TileGroup] = segmented.groups
         # collectives of several plans may take turns with one storage; the first segment of a loop
         # or branch that waits runs inside the segment that contains it
@@ -137,7 +141,7 @@ class _CodeGenerator:
 
     def versions(self) -> frozenset[str]:
         """Variables of which a version is pinned, or sent in place."""
-        loose = {s.node for s in self.sends if s.how == "loose"}
+        loose = {s.node for s in self.sends if s.mode == "loose"}
         reads = {*self.store.pinned, *(self.part.nodes[s].inputs[0].node for s in loose)}
         read_nodes = (self.part.nodes[name] for name in reads)
         return frozenset(n.inputs[0].node for n in read_nodes if n.row.variable == "read")
@@ -246,7 +250,7 @@ class _CodeGenerator:
 
     def do_Assign(self, node: Node) -> None:
         var = Use(self.store.variable(node.inputs[0]), Access.UPDATED)
-        self.fit(node)
+        self.check_operand_shapes(node)
         value = self.store.expressions[node.inputs[1]]
         if self.store.owned.get(node.inputs[1]) == node.name:
             self.add(Opcode.ADOPT_ARRAY, node.name, (), (var, value))
@@ -254,7 +258,7 @@ class _CodeGenerator:
         initial = (1,) if node.attrs.get("initial") else ()
         self.add(Opcode.ASSIGN_VARIABLE, node.name, (), (var, value), "", initial)
 
-    def fit(self, node: Node) -> None:
+    def check_operand_shapes(self, node: Node) -> None:
         """Check operands of an update whose sizes only the step knows: NumPy broadcasts."""
         if node.row.by_rows:
             return
@@ -347,10 +351,10 @@ class _CodeGenerator:
                     self.binds[target] = Binding(BindingKind.BUCKET_INPUT, node.name, i)
                     self.copy_into(node, target, value)
         else:
-            args = tuple(map(self.given, node.inputs))
+            args = tuple(map(self.wait_operand, node.inputs))
         self.add(Opcode.START_ASYNC, node.name, (), args)
 
-    def given(self, ref: Ref) -> Use:
+    def wait_operand(self, ref: Ref) -> Use:
         """An input of a wait: a value, or the state of a handle."""
         if self.part.nodes[ref.node].is_state:
             return Use(self.store.variable(ref), Access.STATE)
@@ -367,7 +371,7 @@ class _CodeGenerator:
         if long:
             self.add(Opcode.UNLOCK, node.name)
         if info.form == "update":
-            self.fit(node)
+            self.check_operand_shapes(node)
             self.add(Opcode.CALL_KERNEL, node.name, (), self.handles_first(node, args), name)
         else:
             self.call(node, info, name, args)
@@ -388,7 +392,7 @@ class _CodeGenerator:
     def update_in_tiles(self, node: Node, name: str, args: list[Use]) -> None:
         """Add an update whose kernel yields between its tiles."""
         self.binds[name] = Binding(BindingKind.TILED_KERNEL, node.name)
-        self.fit(node)
+        self.check_operand_shapes(node)
         for i in node.row.writes:
             variable = Use(self.store.variable(node.inputs[i]), Access.UPDATED)
             self.add(Opcode.RENEW_IN_TILES, node.name, (), (variable,))
@@ -458,7 +462,7 @@ class _CodeGenerator:
         ref = self.part.fetches[index]
         value = self.store.expressions[ref]
         node = self.part.nodes[ref.node]
-        if node.specs[ref.index].dtype in OPAQUE or ref.node in self.kept:
+        if node.specs[ref.index].dtype in OPAQUE or ref.node in self.owned_feeds:
             return value
         on_host = "/cpu:" in node.device
         if on_host and ref in self.store.caller_owned and self.part.fetches.index(ref) == index:
@@ -473,6 +477,6 @@ CODE_PASSES = (
         *("python_codegen", "code", Form.BUFFERS, Form.CODE),
         "A step runs straight Python code without an interpreter of nodes.",
         "Instructions compute each node once, in its segment; printers make Python of them.",
-        lambda segmented, of: _CodeGenerator(segmented, of).write(),
+        lambda segmented, generation: _CodeGenerator(segmented, generation).write(),
     ),
 )

@@ -130,7 +130,7 @@ def _call(instruction: Instruction) -> str:
     return f"{instruction.callee}({', '.join(map(value, instruction.operands))})"
 
 
-def _called(instruction: Instruction) -> str:
+def _call_statement(instruction: Instruction) -> str:
     targets = ", ".join(instruction.targets)
     return f"{targets} = {_call(instruction)}" if targets else _call(instruction)
 
@@ -250,12 +250,12 @@ CONDITIONS: dict[Opcode, Callable[[Instruction], str]] = {
     Opcode.HOLD_IF_TORN: _is_torn,
 }
 TEXTS: dict[Opcode, Callable[[Instruction], str]] = {
-    Opcode.CALL_KERNEL: _called,
+    Opcode.CALL_KERNEL: _call_statement,
     Opcode.CALL_LOOP: _loop,
     Opcode.CALL_LOOP_TILE: _loop_tile,
-    Opcode.CALL_BODY: _called,
+    Opcode.CALL_BODY: _call_statement,
     Opcode.UPDATE_IN_TILES: _yielding,
-    Opcode.ALLOCATE: _called,
+    Opcode.ALLOCATE: _call_statement,
     Opcode.CHECK_FINITE: _check_finite,
     Opcode.READ_VARIABLE: _set,
     Opcode.PIN_VERSION: _set,
@@ -271,7 +271,7 @@ TEXTS: dict[Opcode, Callable[[Instruction], str]] = {
     Opcode.RENEW_IN_TILES: _yielding,
     Opcode.COPY_INTO: _copy_into,
     Opcode.COPY_ROWS: _copy_rows,
-    Opcode.COPY_DEVICE: _called,
+    Opcode.COPY_DEVICE: _call_statement,
     Opcode.FLATTEN: _flatten,
     Opcode.FLATTEN_IF_HELD: _flatten,
     Opcode.SEND: _send("send"),

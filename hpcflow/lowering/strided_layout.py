@@ -46,9 +46,9 @@ class StridedLayout(NamedTuple):
         sizes = (*self.sizes[:axis], count, *self.sizes[axis + 1 :])
         return StridedLayout(self.start + first * self.strides[axis], sizes, self.strides)
 
-    def at(self, axis: int, place: int) -> StridedLayout:
+    def at(self, axis: int, index: int) -> StridedLayout:
         """The slice at one index of an axis, without the axis."""
-        sliced = self.part(axis, place, 1)
+        sliced = self.part(axis, index, 1)
         return sliced.transposed([i for i in range(len(self.sizes)) if i != axis])
 
     def reshaped(self, shape: Sequence[int]) -> StridedLayout | None:

@@ -25,7 +25,9 @@ class TileLoop:
         self.flat: dict[str, str] = {}  # name of a tile -> the flat array it is sliced from
         self.scratch: list[tuple[str, Use]] = []  # (tile, buffer) of values of one tile
         self.targets: dict[str, str] = {}  # variable -> the name of its tile
-        self.kept: dict[str, str] = {}  # variable -> its pinned version, copied before the update
+        self.pinned_versions: dict[
+            str, str
+        ] = {}  # variable -> its pinned version, copied before the update
 
     def write(self) -> None:
         """Add the instructions before the loop, the loop, and the end of the updates."""
@@ -61,7 +63,7 @@ class TileLoop:
                         add(Opcode.SHORTEN, last, (name,), (buffer,), "", (size,))
             for name, array in self.flat.items():
                 add(Opcode.SLICE, last, (name,), (Use(array),))
-            old_arrays = dict(self.kept)
+            old_arrays = dict(self.pinned_versions)
             for node in self.nodes:
                 variable = self.variable(node)
                 if old := old_arrays.pop(variable, ""):
@@ -100,7 +102,7 @@ class TileLoop:
             add(Opcode.BEGIN_UPDATE, node.name, (new, old), updated, "", (int(whole),))
             add(Opcode.FLATTEN, node.name, (self.flat[tile],), (Use(new),))
             if not whole:
-                self.kept[variable] = old
+                self.pinned_versions[variable] = old
                 add(Opcode.FLATTEN_IF_HELD, node.name, (old,), (Use(old),))
 
     def end_updates(self) -> None:

@@ -81,14 +81,16 @@ class Planning:
     evaluate: Evaluate | None = None
     watch: Watch | None = None
     rows: Sequence[Pass] = ()
-    what: str = "step"
+    subject: str = "step"
     inside: bool = False
     sums: bool = False  # whether the graph sums over replicas
     homes: dict[str, VariablePlacement] = dataclasses.field(
         default_factory=dict
     )  # variable -> its servers
     reads: list[str] = dataclasses.field(default_factory=list)  # reads used before simplification
-    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
+    reasons: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # node -> reason for its device
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
     update: Program | None = None  # what the servers run on the gradients of the step
     updates: str = ""  # the name of the update
@@ -117,79 +119,85 @@ class Planning:
         devices = (*self.cluster.devices, *self.cluster.server_devices)
         return not self.settings.exact or all(d.startswith("cpu") for d in devices)
 
-    def of_body(self, what: str) -> Planning:
+    def of_body(self, label: str) -> Planning:
         """The planning of the program of a loop or branch."""
-        return dataclasses.replace(self, what=f"{self.what}, {what}", inside=True)
+        return dataclasses.replace(self, subject=f"{self.subject}, {label}", inside=True)
 
     def of_update(self) -> Planning:
         """The planning of the servers' update, which the coordinator drives."""
         cluster = dataclasses.replace(self.cluster, lead=COORDINATOR)
         why: dict[str, str] = {}
-        return dataclasses.replace(self, what="update", cluster=cluster, why=why, edges=[])
+        return dataclasses.replace(self, subject="update", cluster=cluster, reasons=why, edges=[])
 
 
 # -- passes that take more than the program, or report more
 
 
-def _variable_placement(program: Program, of: Planning) -> Program:
-    of.homes = place_variables(of.graph, of.cluster, of.settings)
+def _variable_placement(program: Program, planning: Planning) -> Program:
+    planning.homes = place_variables(planning.graph, planning.cluster, planning.settings)
     return program
 
 
-def _replica_lowering(program: Program, of: Planning) -> Program:
-    if of.inside and of.cluster.joins:
+def _replica_lowering(program: Program, planning: Planning) -> Program:
+    if planning.inside and planning.cluster.joins:
         refuse_nested_collectives(program)
-    return lower_replicas(program, of.graph, of.cluster, of.replica, of.homes)
+    return lower_replicas(
+        program, planning.graph, planning.cluster, planning.replica, planning.homes
+    )
 
 
-def _read_uses(program: Program, of: Planning) -> Program:
-    of.reads = live_reads(program)
+def _read_uses(program: Program, planning: Planning) -> Program:
+    planning.reads = live_reads(program)
     return program
 
 
-def _constant_folding(program: Program, of: Planning) -> Program:
-    assert of.evaluate is not None
-    return fold_constants(program, of.evaluate, of.folds_floats)
+def _constant_folding(program: Program, planning: Planning) -> Program:
+    assert planning.evaluate is not None
+    return fold_constants(program, planning.evaluate, planning.folds_floats)
 
 
-def _bodies(program: Program, of: Planning) -> Program:
+def _bodies(program: Program, planning: Planning) -> Program:
     """Run the passes that also run in bodies on the programs of loops and branches."""
-    rows = [row for row in of.rows if row.in_bodies]
+    rows = [row for row in planning.rows if row.in_bodies]
     nodes = dict(program.nodes)
     for name, node in program.nodes.items():
         if node.row.control_flow:
             bodies = {
-                key: through(rows, body, of.of_body(f"{key} of {name}"))
+                key: through(rows, body, planning.of_body(f"{key} of {name}"))
                 for key, body in nested_programs(node)
             }
             nodes[name] = node.but(attrs={**node.attrs, **bodies})
     return program.but(nodes=nodes)
 
 
-def _sync_program_split(program: Program, of: Planning) -> Program:
-    share = next((t.op.name for t in of.graph.get_collection("replica_share")), None)
-    step, of.update, of.updates = split_rounds(program, of.cluster, of.homes, share, of.sums)
+def _sync_program_split(program: Program, planning: Planning) -> Program:
+    share = next((t.op.name for t in planning.graph.get_collection("replica_share")), None)
+    step, planning.update, planning.updates = split_rounds(
+        program, planning.cluster, planning.homes, share, planning.sums
+    )
     return step
 
 
-def _device_placement(program: Program, of: Planning) -> Program:
-    program, of.why = place_devices(program, of.graph, of.cluster, of.homes)
+def _device_placement(program: Program, planning: Planning) -> Program:
+    program, planning.reasons = place_devices(
+        program, planning.graph, planning.cluster, planning.homes
+    )
     return program
 
 
-def _control_flow_frames(program: Program, of: Planning) -> Program:
-    program, of.edges = partition_frames(program, of.cluster)
+def _control_flow_frames(program: Program, planning: Planning) -> Program:
+    program, planning.edges = partition_frames(program, planning.cluster)
     return program
 
 
-def _server_traffic(plan: Plan, of: Planning) -> Plan:
+def _server_traffic(plan: Plan, planning: Planning) -> Plan:
     if not server_traffic.plan_trains(plan):
         return plan
-    return dataclasses.replace(plan, messages=server_traffic.server_messages(plan, of.homes))
+    return dataclasses.replace(plan, messages=server_traffic.server_messages(plan, planning.homes))
 
 
-def _elementwise_fusion(part: Partition, of: Lowering) -> Partition:
-    target = of.target
+def _elementwise_fusion(part: Partition, lowering: Lowering) -> Partition:
+    target = lowering.target
     return fuse_elementwise(
         part, split_segments(part), target.infos, target.exact, target.kinds, target.threads
     )
@@ -204,22 +212,24 @@ FUSES = "no check_numerics"
 GENERATES = f"{FUSES}, llvmlite"
 
 
-def _simplify(name: str, why: str, holds: str, run: Any, **more: Any) -> Pass:
-    return Pass(name, "simplification", PROGRAM, PROGRAM, why, holds, run, in_bodies=True, **more)
+def _simplify(name: str, rationale: str, holds: str, run: Any, **more: Any) -> Pass:
+    return Pass(
+        name, "simplification", PROGRAM, PROGRAM, rationale, holds, run, in_bodies=True, **more
+    )
 
 
-def _algebra(name: str, why: str, holds: str, run: Any, exact: bool = False) -> Pass:
+def _algebra(name: str, rationale: str, holds: str, run: Any, exact: bool = False) -> Pass:
     """A rewrite; `exact` if it changes no bit."""
     when = ONE_TASK if exact else ROUNDS
     on = (lambda of: of.rewrites) if exact else (lambda of: of.rounds)
-    return Pass(name, "algebra", PROGRAM, PROGRAM, why, holds, run, when, on, True)
+    return Pass(name, "algebra", PROGRAM, PROGRAM, rationale, holds, run, when, on, True)
 
 
-def _fusion(name: str, why: str, holds: str, run: Any, generates: bool = False) -> Pass:
+def _fusion(name: str, rationale: str, holds: str, run: Any, generates: bool = False) -> Pass:
     """A fusion; `generates` if it is for generated loops."""
     when = GENERATES if generates else FUSES
     on = (lambda of: of.target.generates) if generates else (lambda _: True)
-    return Pass(name, "fusion", PARTITION, PARTITION, why, holds, run, when, on)
+    return Pass(name, "fusion", PARTITION, PARTITION, rationale, holds, run, when, on)
 
 
 PASSES = (
@@ -512,7 +522,7 @@ PASSES = (
         *("send_recv_insertion", "communication", PLACED, PLAN),
         "A task runs only its own nodes.",
         "Each value for another task has a Send and a Recv, for another device a Copy.",
-        lambda program, of: partition(program, of.cluster, of.why, of.edges),
+        lambda program, of: partition(program, of.cluster, of.reasons, of.edges),
     ),
     Pass(
         *("server_traffic", "communication", PLAN, PLAN),
@@ -520,7 +530,7 @@ PASSES = (
         "The bytes of each variable in each message to or from a server are known.",
         _server_traffic,
         SERVERS,
-        lambda of: of.cluster.mode == "ps" and of.what == "step",
+        lambda of: of.cluster.mode == "ps" and of.subject == "step",
     ),
     _fusion(
         "sparse_optimizer_fusion",
@@ -635,15 +645,15 @@ def make_plan(
     settings: Settings,
     replica: int = 0,
     evaluate: Evaluate | None = None,
-    done: Container[Operation] = (),
+    finished: Container[Operation] = (),
 ) -> Plan:
     """Return the plan of one step of `replica`, from `feeds` to `fetches`.
 
-    `feeds` hold the shapes of the fed arrays. Operations in `done` ran in an earlier part of the
-    step (partial run) and do not run again.
+    `feeds` hold the shapes of the fed arrays. Operations in `finished` ran in an earlier part of
+    the step (partial run) and do not run again.
     Errors: FeedError, FetchError, ShapeError, PlacementError, VerifyError.
     """
-    program = pruned(graph, fetches, feeds, done)
+    program = pruned(graph, fetches, feeds, finished)
     return plan_program(program, graph, cluster, settings, replica, evaluate)
 
 
@@ -651,15 +661,15 @@ def pruned(
     graph: Graph,
     fetches: Sequence[Tensor | Operation],
     feeds: Mapping[Tensor, Spec],
-    done: Container[Operation] = (),
+    finished: Container[Operation] = (),
     watch: Watch | None = None,
 ) -> Program:
     """Return the program of a step, after the first pass; arguments as of `make_plan`.
 
     Errors: FeedError, FetchError, ShapeError.
     """
-    request = graph, fetches, feeds, done
-    program: Program = apply(PASSES[0], request, PlainRun(watch=watch, what="step"))
+    request = graph, fetches, feeds, finished
+    program: Program = apply(PASSES[0], request, PlainRun(watch=watch, subject="step"))
     return program
 
 
@@ -697,7 +707,7 @@ class Lowering:
     target: LoweringTarget
     verify: bool = False
     watch: Watch | None = None
-    what: str = ""
+    subject: str = ""
 
 
 def fused(
@@ -705,11 +715,11 @@ def fused(
     target: LoweringTarget,
     verify: bool = False,
     watch: Watch | None = None,
-    what: str = "",
+    subject: str = "",
 ) -> Partition:
     """Return the partition as it runs on `target`: operations of one kernel are one node.
 
     Errors: VerifyError if `verify` is set and a pass lost an effect.
     """
-    fused_part: Partition = through(FUSION, part, Lowering(target, verify, watch, what))
+    fused_part: Partition = through(FUSION, part, Lowering(target, verify, watch, subject))
     return fused_part

@@ -31,16 +31,16 @@ class Form(enum.Enum):
 class Pass:
     """One pass: `run(value, of)` returns `value` in the form `gives`.
 
-    `of` is the run of the passes: a `Planning` or a `Lowering`. `why` says why the pass is there,
-    `holds` what is true after it. The pass runs where `on(of)` is true; `when` says so in words. A
-    pass with `in_bodies` also runs on the programs of loops and branches.
+    `of` is the run of the passes: a `Planning` or a `Lowering`. `rationale` says why the pass is
+    there, `holds` what is true after it. The pass runs where `on(of)` is true; `when` says so in
+    words. A pass with `in_bodies` also runs on the programs of loops and branches.
     """
 
     name: str
     phase: str
     takes: Form
     gives: Form
-    why: str
+    rationale: str
     holds: str
     run: Callable[[Any, Any], Any]
     when: str = "always"
@@ -70,7 +70,7 @@ class Run(Protocol):
         """What is called after each pass; None if nobody asks."""
 
     @property
-    def what(self) -> str:
+    def subject(self) -> str:
         """The program or partition that the passes run on, in words."""
 
 
@@ -80,40 +80,40 @@ class PlainRun:
 
     verify: bool = False
     watch: Watch | None = None
-    what: str = ""
+    subject: str = ""
 
 
-def through(rows: Iterable[Pass], value: Any, of: Run) -> Any:
+def through(rows: Iterable[Pass], value: Any, run: Run) -> Any:
     """Return `value` after all of these passes that are on.
 
-    Errors: VerifyError if a pass lost an effect and `of.verify` is set.
+    Errors: VerifyError if a pass lost an effect and `run.verify` is set.
     """
     for row in rows:
-        if row.on(of):
-            value = apply(row, value, of)
+        if row.on(run):
+            value = apply(row, value, run)
     return value
 
 
-def apply(row: Pass, value: Any, of: Run) -> Any:
-    """Run one pass; verify and record it if `of` asks for it."""
-    if of.watch is None and not of.verify:
-        return row.run(value, of)
+def apply(row: Pass, value: Any, run: Run) -> Any:
+    """Run one pass; verify and record it if `run` asks for it."""
+    if run.watch is None and not run.verify:
+        return row.run(value, run)
     start = time.perf_counter()
-    new = row.run(value, of)
+    new = row.run(value, run)
     seconds = time.perf_counter() - start
-    checked = of.verify and row.keeps_effects
+    checked = run.verify and row.keeps_effects
     if (
         checked
         and isinstance(value, (Program, Partition))
         and isinstance(new, (Program, Partition))
     ):
         check_effects(row.name, value, new)
-    if of.watch is not None:
-        of.watch(row, of.what, value, new, seconds)
+    if run.watch is not None:
+        run.watch(row, run.subject, value, new, seconds)
     return new
 
 
-def named(name: str, rows: Sequence[Pass]) -> list[Pass]:
+def find_passes(name: str, rows: Sequence[Pass]) -> list[Pass]:
     """Return the passes of a name; without a number, all passes that repeat it.
 
     Errors: GraphError that lists similar names.

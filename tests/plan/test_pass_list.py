@@ -21,7 +21,7 @@ from hpcflow.plan.listing.pass_listing import (
 )
 from hpcflow.plan.listing.plan_text import plan_data
 from hpcflow.plan.pass_list import PASSES, plan_program
-from hpcflow.plan.pass_row import Form, named
+from hpcflow.plan.pass_row import Form, find_passes
 from hpcflow.ps.sync_rules import All
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.lowered_partition import lower_partition
@@ -40,7 +40,7 @@ def recorded(g, fetches, feeds, cluster=SINGLE, settings=None):
     devices = RankContext(Settings()).devices
     for begin, each in (("", plan), ("update, ", plan.round)):
         for part in each.parts.values() if each is not None else ():
-            lower_partition(part, devices, settings, watch=record, label=f"{begin}{part.task}")
+            lower_partition(part, devices, settings, watch=record, subject=f"{begin}{part.task}")
     return plan, record
 
 
@@ -69,7 +69,7 @@ def test_names_are_unique_and_each_pass_says_why_it_is_there():
     assert len(set(names)) == len(names)
     for row in PASSES:
         assert re.fullmatch(r"[a-z_]+(\.\d)?", row.name)
-        for text in (row.why, row.holds):
+        for text in (row.rationale, row.holds):
             assert text.endswith(".") and len(text) <= 100
 
 
@@ -77,9 +77,9 @@ def test_names_are_unique_and_each_pass_says_why_it_is_there():
 def test_passes_run_once_for_each_program_in_the_order_of_the_list(cluster):
     plan, record = of_net(cluster)
     order = {row.name: i for i, row in enumerate(PASSES)}
-    programs = {run.what: [] for run in record.runs}
+    programs = {run.subject: [] for run in record.runs}
     for run in record.runs:
-        programs[run.what].append(order[run.row.name])
+        programs[run.subject].append(order[run.row.name])
     assert all(ran == sorted(set(ran)) for ran in programs.values())
     wanted = {"step", *plan.parts}
     if plan.round is not None:
@@ -118,10 +118,10 @@ def test_passes_of_bodies_are_told_with_their_loop():
         x = hf.placeholder(hf.float32, [3], name="x")
         y = hf.while_loop(lambda i, v: i < 3, lambda i, v: (i + 1, v + (-x)), [0, x], name="loop")
     _, record = recorded(g, [y[1]], {x: hf.Spec(np.dtype("f4"), (3,))})
-    ran = [run.what for run in record.runs if run.row.name == "replica_lowering"]
+    ran = [run.subject for run in record.runs if run.row.name == "replica_lowering"]
     (name,) = {run.removeprefix("step, body of ") for run in ran if "body" in run}
     assert ran == ["step", f"step, cond of {name}", f"step, body of {name}"]
-    assert f"/job:worker/task:0, body of {name}" in {run.what for run in record.runs}
+    assert f"/job:worker/task:0, body of {name}" in {run.subject for run in record.runs}
 
 
 def test_a_diff_names_what_was_added_removed_and_changed():
@@ -130,29 +130,29 @@ def test_a_diff_names_what_was_added_removed_and_changed():
         a, b = hf.exp(x, name="a"), hf.exp(x, name="b")
         y = hf.add(a, b, name="y")
     _, record = recorded(g, [y], {x: hf.Spec(np.dtype("f4"), (2,))})
-    (diff,) = diff_data(named("common_subexpression_elimination.2", PASSES), record)
+    (diff,) = diff_data(find_passes("common_subexpression_elimination.2", PASSES), record)
     assert not (diff["added"] or diff["removed"] or diff["changed"])
-    first, *_ = diff_data(named("common_subexpression_elimination", PASSES), record)
+    first, *_ = diff_data(find_passes("common_subexpression_elimination", PASSES), record)
     assert [node["name"] for node in first["removed"]] == ["b"] and not first["added"]
     (change,) = first["changed"]
     assert change["name"] == "y" and change["fields"] == {"inputs": ["a:0, b:0", "a:0, a:0"]}
-    text = diff_text(named("common_subexpression_elimination", PASSES), record)
+    text = diff_text(find_passes("common_subexpression_elimination", PASSES), record)
     assert "  - b  Exp(x:0)\n  ~ y  Add\n      inputs: a:0, b:0 -> a:0, a:0" in text
-    placed = diff_text(named("device_placement", PASSES), record)
+    placed = diff_text(find_passes("device_placement", PASSES), record)
     assert "device: none -> /job:worker/task:0/cpu:0" in placed
-    off = diff_text(named("sync_program_split", PASSES), record)
+    off = diff_text(find_passes("sync_program_split", PASSES), record)
     assert off == "sync_program_split did not run; only with: parameter servers"
 
 
 def test_an_unknown_pass_is_an_error_with_similar_names():
-    assert [row.name for row in named("split_concat_to_views.2", PASSES)] == [
+    assert [row.name for row in find_passes("split_concat_to_views.2", PASSES)] == [
         "split_concat_to_views.2"
     ]
-    assert len(named("split_concat_to_views", PASSES)) == 3
+    assert len(find_passes("split_concat_to_views", PASSES)) == 3
     with pytest.raises(GraphError, match=r"no pass 'gradient_buckets'\n.*similar: gradient_buck"):
-        named("gradient_buckets", PASSES)
+        find_passes("gradient_buckets", PASSES)
     with pytest.raises(GraphError, match="hpcflow plan --passes"):
-        named("qqq", PASSES)
+        find_passes("qqq", PASSES)
 
 
 def test_recording_changes_no_plan():

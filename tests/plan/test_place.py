@@ -27,7 +27,7 @@ def test_default_is_the_driver():
         y = hf.tanh(x, name="y")
     plan = plan_of(g, [y], {x: ()}, THREE_TASKS)
     assert by_name(plan)["y"].device == HERE
-    assert plan.why["y"] == "default: the driver" and plan.why["x"] == "fed by the driver"
+    assert plan.reasons["y"] == "default: the driver" and plan.reasons["x"] == "fed by the driver"
 
 
 @pytest.mark.parametrize("wish, device", [
@@ -45,7 +45,7 @@ def test_partial_wishes(wish, device):
             y = hf.tanh(x, name="y")
     plan = plan_of(g, [y], {x: ()}, THREE_TASKS)
     assert by_name(plan)["y"].device == device
-    assert plan.why["y"].startswith("asked for: ")
+    assert plan.reasons["y"].startswith("asked for: ")
 
 
 def test_the_first_device_of_a_rank_is_its_default_and_kinds_choose():
@@ -66,9 +66,9 @@ def test_variables_and_what_uses_their_state_are_on_servers():
             assert node.device.startswith("/job:ps"), name
         if node.type in ("MatMul", "Mul", "Tanh", "SumToShape"):
             assert node.device == HERE, name
-    assert plan.why["w1"] == "variable: server with the least to do"
-    assert plan.why["w1/m"] == "slot of w1"
-    assert plan.why["w1/ApplyMomentum"] == "with w1"
+    assert plan.reasons["w1"] == "variable: server with the least to do"
+    assert plan.reasons["w1/m"] == "slot of w1"
+    assert plan.reasons["w1/ApplyMomentum"] == "with w1"
 
 
 def test_constants_are_copied_not_sent():
@@ -76,7 +76,7 @@ def test_constants_are_copied_not_sent():
     users = {t for t, p in plan.parts.items() for n in p.nodes.values() if n.type == "Const"}
     assert {"/job:ps/task:0", "/job:ps/task:1", "/job:ps/task:2"} <= users
     assert not any("Const" in edge.ref.node for edge in plan.edges)
-    assert "constant: with its users" in plan.why.values()
+    assert "constant: with its users" in plan.reasons.values()
 
 
 def test_a_constant_with_a_wish_stays():

@@ -47,8 +47,8 @@ def fuse_epilogues(part: Partition, segments: list[Segment], serves: Serves) -> 
     return replace_nodes(part, new, {}, gone)
 
 
-def _only_user(node: Node, part: Partition, taken: dict[Ref, list[str]]) -> Node | None:
-    names = taken.get(Ref(node.name), [])
+def _only_user(node: Node, part: Partition, consumers: dict[Ref, list[str]]) -> Node | None:
+    names = consumers.get(Ref(node.name), [])
     fetched = any(ref.node == node.name for ref in part.fetches)
     return part.nodes[names[0]] if len(names) == 1 and not fetched else None
 

@@ -228,7 +228,7 @@ class _FusionFinder:
         """The fused node, the nodes that it replaces, and the new references of their values."""
         nodes, group = [self.part.nodes[name] for name in names], set(names)
         cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
-        reads = {node.name: list(self.given(node, cols)) for node in nodes}
+        reads = {node.name: list(self.kernel_operands(node, cols)) for node in nodes}
         outside = dict.fromkeys(g for of in reads.values() for g in of if g.ref.node not in group)
         if any(g.operand.limit for of in reads.values() for g in of if g not in outside):
             return None  # labels that are computed in the kernel cannot be checked before it runs
@@ -308,7 +308,7 @@ class _FusionFinder:
             return ref, c_order_layout(lay.sizes)
         return root, lay
 
-    def given(self, node: Node, cols: int) -> Iterator[KernelValue]:
+    def kernel_operands(self, node: Node, cols: int) -> Iterator[KernelValue]:
         """The inputs of a node as operands of a kernel with rows of length `cols`."""
         reading = self.assigned[node.name]
         checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"

@@ -33,20 +33,20 @@ def node_label(node: Node) -> str:
     return f"Fused: {', '.join(kinds[:MAX_LISTED_NAMES])}{suffix}"
 
 
-def common_scope(of: Sequence[str]) -> str:
+def common_scope(names: Sequence[str]) -> str:
     """The common name scope of names, `layer/...`; without one, the first few names themselves."""
-    parts = [name.split("/") for name in of]
+    parts = [name.split("/") for name in names]
     common: list[str] = []
     for column in zip(*(part[:-1] for part in parts), strict=False):
         if len(set(column)) > 1:
             break
         common.append(column[0])
-    if len(of) == 1:
-        return of[0]
+    if len(names) == 1:
+        return names[0]
     if common:
         return "/".join(common) + "/..."
-    suffix = f" and {len(of) - MAX_LISTED_NAMES} more" if len(of) > MAX_LISTED_NAMES else ""
-    return ", ".join(of[:MAX_LISTED_NAMES]) + suffix
+    suffix = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+    return ", ".join(names[:MAX_LISTED_NAMES]) + suffix
 
 
 def element_count(node: Node) -> int | None:

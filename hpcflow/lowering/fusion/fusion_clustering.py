@@ -32,7 +32,7 @@ class SegmentItems:
     ) -> None:
         self.part, self.joined = part, joined
         self.items: list[SegmentItem] = []
-        self.place: dict[str, int] = {}
+        self.position: dict[str, int] = {}
         self.written: dict[str, int] = {}  # handle -> position of its last update
         self.touched: dict[str, int] = {}  # handle -> position of its last use
         self.floor = 0  # position of the last node that no other node may cross
@@ -44,19 +44,23 @@ class SegmentItems:
             yield from item.nodes
 
     def add(
-        self, node: Node, keys: Sequence[Key] = (), closes: bool = False, behind: Sequence[str] = ()
+        self,
+        node: Node,
+        keys: Sequence[Key] = (),
+        closes: bool = False,
+        predecessors: Sequence[str] = (),
     ) -> Key | None:
         """Add a node to an existing item with a key joinable to one of `keys`, else to a new item.
 
         Return the key that was used. `keys` are tried in order. The values of a node that `closes`
-        are available only after its item, and so are the values of the nodes `behind` for this
+        are available only after its item, and so are the values of nodes `predecessors` for this
         node. A node that `closes` goes to the first item possible, which may compute what it sums;
         others go to the last.
         """
-        after = self._after(node, behind)
+        after = self._after(node, predecessors)
         writes, uses = self._handles(node)
         place, key = self._find(node, keys, after, closes)
-        self.place[node.name] = place + closes
+        self.position[node.name] = place + closes
         if self._is_barrier(node):
             self.floor = place
         for handle in uses:
@@ -65,9 +69,9 @@ class SegmentItems:
             self.written[handle] = place
         return key
 
-    def has_joinable_item(self, node: Node, key: Key, behind: Sequence[str] = ()) -> bool:
+    def has_joinable_item(self, node: Node, key: Key, predecessors: Sequence[str] = ()) -> bool:
         """Whether an item with a key joinable to `key` exists that a node can still be added to."""
-        later = self.items[self._after(node, behind) // 2 :]
+        later = self.items[self._after(node, predecessors) // 2 :]
         return any(i.key is not None and self.joined(i.key, key) is not None for i in later)
 
     def _handles(self, node: Node) -> tuple[set[str], set[str]]:
@@ -75,14 +79,14 @@ class SegmentItems:
         writes = {node.inputs[i].node for i in node.row.writes}
         return writes, {ref.node for ref in node.inputs if self.part.nodes[ref.node].is_state}
 
-    def _after(self, node: Node, behind: Sequence[str]) -> int:
+    def _after(self, node: Node, predecessors: Sequence[str]) -> int:
         """The first position that a node may have."""
         writes, uses = self._handles(node)
         return max(
             [
                 self.floor,
-                *(self.place.get(name, 0) for name in node.before()),
-                *((self.place.get(name, 0) + 1) // 2 * 2 for name in behind),
+                *(self.position.get(name, 0) for name in node.before()),
+                *((self.position.get(name, 0) + 1) // 2 * 2 for name in predecessors),
                 *(self.touched.get(handle, 0) for handle in writes),
                 *(self.written.get(handle, 0) for handle in uses),
             ]

@@ -155,19 +155,19 @@ def append_steps(
 
 
 def operand_mapping(
-    shape: Sequence[int], whole: Sequence[int]
+    shape: Sequence[int], full_shape: Sequence[int]
 ) -> tuple[str, Lengths, StridedLayout | None]:
-    """How an operand of `shape` maps to the elements of `whole`: mapping, row lengths, and layout.
+    """How an operand of `shape` maps to `full_shape`: mapping, row lengths, and layout.
 
     There is a layout if the mapping depends on the row length.
     """
-    shape, whole = tuple(shape), tuple(whole)
-    if shape == whole:
+    shape, full_shape = tuple(shape), tuple(full_shape)
+    if shape == full_shape:
         return FULL, (), None
     if size_of(shape) == 1:
         return ONE, (), None
-    lay = c_order_layout(shape).broadcast(whole)
-    lengths = dict.fromkeys(size_of(whole[k:]) for k in range(1, len(whole)))
+    lay = c_order_layout(shape).broadcast(full_shape)
+    lengths = dict.fromkeys(size_of(full_shape[k:]) for k in range(1, len(full_shape)))
     rows = {cols: row_map for cols in lengths if cols > 1 and (row_map := lay.row_mapping(cols))}
     if len(rows) == 1:
         ((mapping, begins),) = rows.values()

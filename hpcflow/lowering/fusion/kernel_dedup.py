@@ -33,14 +33,14 @@ def gpu_kernel(body: KernelBody, size: int) -> GeneratedKernel | None:
     return _gpu_kernel(CanonicalValue(body), size < ptx_codegen.INT32_INDEX_LIMIT)
 
 
-def cpu_update_loop(of: UpdateKernel, exact: bool) -> str | None:
+def cpu_update_loop(kernel: UpdateKernel, exact: bool) -> str | None:
     """The source of an update loop; None if an operation has no formula."""
-    return _cpu_update_loop(CanonicalValue(of), exact)
+    return _cpu_update_loop(CanonicalValue(kernel), exact)
 
 
-def gpu_update_loop(of: UpdateKernel) -> str | None:
+def gpu_update_loop(kernel: UpdateKernel) -> str | None:
     """The source of an update loop for GPUs; None if an operation has no formula."""
-    return _gpu_update_loop(CanonicalValue(of))
+    return _gpu_update_loop(CanonicalValue(kernel))
 
 
 @functools.lru_cache(MAX_CACHED_SOURCES)
@@ -64,10 +64,10 @@ def _gpu_kernel(body: CanonicalValue, small: bool) -> GeneratedKernel | None:
 
 
 @functools.lru_cache(MAX_CACHED_SOURCES)
-def _cpu_update_loop(of: CanonicalValue, exact: bool) -> str | None:
-    return variable_update_codegen.text(of.value, exact)
+def _cpu_update_loop(kernel: CanonicalValue, exact: bool) -> str | None:
+    return variable_update_codegen.text(kernel.value, exact)
 
 
 @functools.lru_cache(MAX_CACHED_SOURCES)
-def _gpu_update_loop(of: CanonicalValue) -> str | None:
-    return ptx_codegen.update(of.value)
+def _gpu_update_loop(kernel: CanonicalValue) -> str | None:
+    return ptx_codegen.update(kernel.value)

@@ -52,13 +52,13 @@ def fuse_pool_gradients(part: Partition, segments: list[Segment], serves: Serves
     return replace_nodes(part, fused, values, {old.node: new.node for old, new in values.items()})
 
 
-def _can_run_together(a: Node, b: Node, where: dict[str, int]) -> bool:
-    return a.device == b.device and where[a.name] == where[b.name]
+def _can_run_together(a: Node, b: Node, segment_of: dict[str, int]) -> bool:
+    return a.device == b.device and segment_of[a.name] == segment_of[b.name]
 
 
-def _is_bias(node: Node, of: Node) -> bool:
+def _is_bias(node: Node, source: Node) -> bool:
     """Whether a node sums a value over all axes but the last."""
-    shape = of.specs[0].shape
+    shape = source.specs[0].shape
     if node.type != "Sum" or node.control or node.attrs["keepdims"] or shape is None:
         return False
     rank = len(shape)

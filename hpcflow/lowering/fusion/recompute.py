@@ -136,8 +136,8 @@ class _Recomputation:
         names = self.users.get(ref, ())
         return ref not in self.part.fetches and all(self.owner.get(n) == source for n in names)
 
-    def copy(self, names: Sequence[str], given: Sequence[Ref], dest: int) -> None:
-        """Put copies of nodes into group `dest`, which takes the values `given` from them."""
+    def copy(self, names: Sequence[str], values: Sequence[Ref], dest: int) -> None:
+        """Put copies of nodes into group `dest`, which takes `values` from them."""
         nodes = dict(self.part.nodes)
         new = {name: unused_name(f"{name}/again", nodes) for name in names}
         for name in names:
@@ -145,7 +145,7 @@ class _Recomputation:
             nodes[new[name]] = node.but(name=new[name], inputs=_moved_bytes(node, new), control=())
             self.mappings[new[name]] = self.mappings[name]
             self.owner[new[name]] = dest
-        instead = {ref: Ref(new[ref.node], ref.index) for ref in given}
+        instead = {ref: Ref(new[ref.node], ref.index) for ref in values}
         for name in self.groups[dest]:
             node = nodes[name]
             nodes[name] = node.taking(instead)

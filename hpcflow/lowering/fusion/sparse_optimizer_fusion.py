@@ -32,7 +32,7 @@ def fuse_sparse_optimizers(part: Partition, exact: bool) -> Partition:
             key = node.inputs[1], node.device, node.attrs["dtype"], tuple(node.attrs["shape"])
             groups.setdefault(key, []).append(node)
     for changes in groups.values():
-        fused = _RowUpdateGroup(part, changes, exact).made()
+        fused = _RowUpdateGroup(part, changes, exact).fused_partition()
         part = part if fused is None else fused
     return part
 
@@ -55,12 +55,12 @@ class _RowUpdateGroup:
         self.indices = changes[0].inputs[1]
         self.handles = [node.inputs[0] for node in changes]
         self.dtype, self.row = changes[0].attrs["dtype"], tuple(changes[0].attrs["shape"][1:])
-        self.mine = {node.name for node in changes} | self.exclusive_nodes()
+        self.members = {node.name for node in changes} | self.exclusive_nodes()
 
-    def made(self) -> Partition | None:
+    def fused_partition(self) -> Partition | None:
         """The partition with one node in place of the group; None if the result could differ."""
         index = self.part.spec(self.indices).dtype.name
-        steps = [n for n in self.part.nodes.values() if n.name in self.mine and self.is_step(n)]
+        steps = [n for n in self.part.nodes.values() if n.name in self.members and self.is_step(n)]
         if not steps or len(set(self.handles)) < len(self.handles) or not self.in_order():
             return None
         if len(self.handles) > MOST_TABLES or index not in row_gather_scatter_codegen.INDICES:
@@ -105,10 +105,10 @@ class _RowUpdateGroup:
         """Whether a node computes rows elementwise."""
         if elementwise_formulas.find_formula(node.type, self.exact) is None or len(node.specs) != 1:
             return False
-        ways = [self.way(ref) for ref in node.inputs]
-        return self.way(Ref(node.name)) == FULL and None not in ways and FULL in ways
+        ways = [self.operand_mapping(ref) for ref in node.inputs]
+        return self.operand_mapping(Ref(node.name)) == FULL and None not in ways and FULL in ways
 
-    def way(self, ref: Ref) -> str | None:
+    def operand_mapping(self, ref: Ref) -> str | None:
         """How a value maps to the elements of the rows; None if it does not."""
         spec = self.part.spec(ref)
         if spec.dtype.name not in TYPES:
@@ -131,13 +131,13 @@ class _RowUpdateGroup:
                     continue
                 if node.row.control_flow:  # its body may change the table
                     return False
-                if node.name in self.mine:
+                if node.name in self.members:
                     if at[node.name] > at[change.name]:
                         return False
                 elif at[change.name] < at[node.name] < end:
                     return False
                 elif node.inputs.index(handle) in node.row.writes and at[node.name] < end:
-                    reads = [n for n in self.mine if handle in self.part.nodes[n].inputs]
+                    reads = [n for n in self.members if handle in self.part.nodes[n].inputs]
                     if any(at[n] < at[node.name] for n in reads):
                         return False
         return True
@@ -145,15 +145,17 @@ class _RowUpdateGroup:
     def node(self, steps: list[Node], index: str) -> Node | None:
         """The fused node; None if an operation has no formula."""
         number: dict[Ref, int] = {}
-        for node in (self.part.nodes[name] for name in self.mine):
+        for node in (self.part.nodes[name] for name in self.members):
             if self.is_read(node):
                 number[Ref(node.name)] = self.handles.index(node.inputs[0])
         values = [ref for node in steps for ref in node.inputs]
         values += [node.inputs[2] for node in self.changes]
-        outside = [r for r in dict.fromkeys(values) if r not in number and r.node not in self.mine]
+        outside = [
+            r for r in dict.fromkeys(values) if r not in number and r.node not in self.members
+        ]
         operands: list[KernelOperand] = []
         for ref in outside:
-            spec, mapping = self.part.spec(ref), self.way(ref)
+            spec, mapping = self.part.spec(ref), self.operand_mapping(ref)
             if mapping is None:
                 return None
             number[ref] = len(self.handles) + len(operands)
@@ -173,8 +175,8 @@ class _RowUpdateGroup:
         )
         if text is None:
             return None
-        members = [self.part.nodes[name] for name in self.part.nodes if name in self.mine]
-        control = dict.fromkeys(c for n in members for c in n.control if c not in self.mine)
+        members = [self.part.nodes[name] for name in self.part.nodes if name in self.members]
+        control = dict.fromkeys(c for n in members for c in n.control if c not in self.members)
         attrs = {**self.changes[-1].attrs, "body": body, "text": text}
         return self.changes[-1].but(
             type=f"UpdateRows{len(self.handles)}",
@@ -183,15 +185,15 @@ class _RowUpdateGroup:
             attrs={**attrs, "names": tuple(n.name for n in members)},
         )
 
-    def replaced(self, made: Node) -> Partition | None:
-        """The partition with `made` in place of the group; None if that makes a cycle."""
+    def replaced(self, fused: Node) -> Partition | None:
+        """The partition with `fused` in place of the group; None if that makes a cycle."""
         place = {name: i for i, name in enumerate(self.part.nodes)}
         nodes: dict[str, Node] = {}
         for name, node in self.part.nodes.items():
-            if name == made.name:
-                nodes[name] = made
-            elif name not in self.mine:
-                control = [new for c in node.control for new in self.instead(c, made)]
+            if name == fused.name:
+                nodes[name] = fused
+            elif name not in self.members:
+                control = [new for c in node.control for new in self.instead(c, fused)]
                 nodes[name] = node.but(control=tuple(dict.fromkeys(control)))
         if cyclic_nodes(nodes):  # another node depends on a part of the group, and the rest on it
             return None
@@ -204,7 +206,7 @@ class _RowUpdateGroup:
         stack, visited = [name], set[str]()
         while stack:
             name = stack.pop()
-            if name not in self.mine:
+            if name not in self.members:
                 yield name
             elif name in changes:
                 yield fused.name

@@ -19,11 +19,11 @@ def fuse_sparse_operands(part: Partition) -> Partition:
     """The partition with sparse updates that take a scale and separate pieces."""
     rewriter = _SparseUpdateRewriter(part)
     nodes = {new.name: new for node in part.nodes.values() for new in rewriter.instead(node)}
-    if not rewriter.taken:
+    if not rewriter.absorbed:
         return part
     used: set[str] = set()
     for name, node in reversed(list(nodes.items())):
-        if name in rewriter.taken and name not in used:
+        if name in rewriter.absorbed and name not in used:
             del nodes[name]
         else:
             used |= {ref.node for ref in node.inputs}
@@ -31,10 +31,10 @@ def fuse_sparse_operands(part: Partition) -> Partition:
 
 
 class _SparseUpdateRewriter:
-    """Rewrites sparse updates; `taken` are the nodes that they no longer use."""
+    """Rewrites sparse updates; `absorbed` are the nodes that they no longer use."""
 
     def __init__(self, part: Partition) -> None:
-        self.part, self.users, self.taken = part, value_consumers(part), set[str]()
+        self.part, self.users, self.absorbed = part, value_consumers(part), set[str]()
         self.ordered = {name for node in part.nodes.values() for name in node.control}
         self.ordered |= {ref.node for ref in part.fetches}
         self.names = set(part.nodes)
@@ -60,7 +60,7 @@ class _SparseUpdateRewriter:
                 and self.part.spec(number).shape == ()
             )
             if same and product.specs[0].dtype.kind == "f" and self.is_computed(rows):
-                self.taken.add(product.name)
+                self.absorbed.add(product.name)
                 inputs = (*node.inputs[:2], rows, number)
                 control = dict.fromkeys((*node.control, *product.control))
                 return node.but(inputs=inputs, control=tuple(control)), product
@@ -70,10 +70,10 @@ class _SparseUpdateRewriter:
         """One update for each piece of the rows, in order; the last has the node's name."""
         handle, indices, values, *scale = node.inputs
         join, places = self.concat_of(values, user), self.concat_of(indices, None)
-        if join is None or places is None or not self.fit(join, places):
+        if join is None or places is None or not self.pieces_match(join, places):
             yield node
             return
-        self.taken |= {join.name, places.name} - self.ordered
+        self.absorbed |= {join.name, places.name} - self.ordered
         before = dict.fromkeys((*node.control, *join.control, *places.control))
         count = len(join.inputs)
         for k, (at, rows) in enumerate(zip(places.inputs, join.inputs, strict=True)):
@@ -96,7 +96,7 @@ class _SparseUpdateRewriter:
             return None
         return node if node.attrs["axis"] % len(shape) == 0 else None
 
-    def fit(self, join: Node, places: Node) -> bool:
+    def pieces_match(self, join: Node, places: Node) -> bool:
         """Whether each piece of the rows has a matching piece of the indices."""
         if len(join.inputs) != len(places.inputs) or not all(map(self.is_computed, join.inputs)):
             return False

@@ -33,7 +33,9 @@ class _SplitRewriter:
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
         self.instead: dict[str, list[Node]] = {}  # node -> the nodes that replace it
-        self.behind: dict[str, list[Node]] = {}  # node -> new nodes after it that split its values
+        self.inserted_after: dict[
+            str, list[Node]
+        ] = {}  # node -> new nodes after it that split its values
         self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # (value, axis, count) -> its parts
         self.values: dict[Ref, Ref] = {}
         self.names = set(part.nodes)
@@ -53,7 +55,7 @@ class _SplitRewriter:
                     self.instead[node.name] = []
         nodes = {}
         for name, old in self.part.nodes.items():
-            for node in (*self.instead.get(name, [old]), *self.behind.get(name, ())):
+            for node in (*self.instead.get(name, [old]), *self.inserted_after.get(name, ())):
                 nodes[node.name] = node.taking(self.values)
         return dataclasses.replace(self.part, nodes=nodes)
 
@@ -80,13 +82,13 @@ class _SplitRewriter:
     def is_elementwise(self, node: Node) -> bool:
         return elementwise_formulas.find_formula(node.type, self.exact) is not None
 
-    def moves(self, ref: Ref, taker: Node) -> bool:
-        """Whether a value is elementwise, with `taker` as its only user, in its segment."""
+    def moves(self, ref: Ref, consumer: Node) -> bool:
+        """Whether a value is elementwise, with `consumer` as its only user, in its segment."""
         node = self.part.nodes[ref.node]
         if not self.is_elementwise(node) or not self.is_plain(node):
             return False
-        here = (node.device, self.home[node.name]) == (taker.device, self.home[taker.name])
-        return here and set(self.users[ref]) == {taker.name}
+        here = (node.device, self.home[node.name]) == (consumer.device, self.home[consumer.name])
+        return here and set(self.users[ref]) == {consumer.name}
 
     def chain(self, ref: Ref, axis: int) -> list[str]:
         """The nodes to compute in parts for a value, in topological order."""
@@ -122,10 +124,10 @@ class _SplitRewriter:
             return [ref] * count
         key = (ref, axis, count)
         if key not in self.parts:
-            self.parts[key] = self.taken(ref, axis, count)
+            self.parts[key] = self.split_value(ref, axis, count)
         return self.parts[key]
 
-    def taken(self, ref: Ref, axis: int, count: int) -> list[Ref]:
+    def split_value(self, ref: Ref, axis: int, count: int) -> list[Ref]:
         """The parts of a value that is computed whole: views if the axis is the first."""
         node, spec = self.part.nodes[ref.node], self.part_spec(ref, axis, count)
         n = require_known(spec.shape)[axis]
@@ -137,12 +139,12 @@ class _SplitRewriter:
             attrs = {"axis": axis, "sizes": (n,) * count}
             name = self.name(node.name)
             new = [template.but(name=name, type="Split", attrs=attrs, specs=(spec,) * count)]
-        self.behind.setdefault(ref.node, []).extend(new)
+        self.inserted_after.setdefault(ref.node, []).extend(new)
         return [Ref(piece.name, i) for piece in new for i in range(len(piece.specs))]
 
-    def name(self, whole: str) -> str:
-        """An unused name for a part of the node `whole`."""
-        name = unused_name(f"{whole}/part", self.names)
+    def name(self, base: str) -> str:
+        """An unused name for a part of the node `base`."""
+        name = unused_name(f"{base}/part", self.names)
         self.names.add(name)
         return name
 

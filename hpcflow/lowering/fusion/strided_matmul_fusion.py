@@ -53,23 +53,23 @@ class _StridedMatMulRewriter:
         self.fetched = set(part.fetches)
         self.new: dict[str, Node] = {}
         self.values: dict[Ref, Ref] = {}
-        self.gone: dict[str, str] = {}
+        self.replaced: dict[str, str] = {}
 
     def run(self) -> Partition:
         """Rewrite all products; products that are joined in one array first."""
         products = [n for n in self.part.nodes.values() if self.is_product(n)]
-        ways = {n.name: self.way(n) for n in products}
+        ways = {n.name: self.result_layout(n) for n in products}
         joined: dict[str, list[Node]] = {}
         for node in products:
             if (join := ways[node.name].join) is not None:
                 joined.setdefault(join.name, []).append(node)
         for name, nodes in joined.items():
             if len(nodes) != len(self.part.nodes[name].inputs) or not self.join(nodes, ways):
-                ways.update({n.name: self.way(n, join=False) for n in nodes})
+                ways.update({n.name: self.result_layout(n, join=False) for n in nodes})
         for node in products:
             if node.name not in self.new:
                 self.make_strided(node, ways[node.name])
-        return self.done() if self.new else self.part
+        return self.partition() if self.new else self.part
 
     def is_product(self, node: Node) -> bool:
         """Whether a node is a batched matrix product of static shape on a CPU."""
@@ -95,7 +95,7 @@ class _StridedMatMulRewriter:
 
     # -- layouts of results
 
-    def way(self, node: Node, join: bool = True) -> ResultLayout:
+    def result_layout(self, node: Node, join: bool = True) -> ResultLayout:
         """The longest chain of nodes after a product that only rearrange its result."""
         nodes = [node]
         while (after := self.only_user(nodes[-1], node)) is not None:
@@ -145,55 +145,55 @@ class _StridedMatMulRewriter:
 
     # -- new nodes
 
-    def made(
-        self, node: Node, way: ResultLayout, whole: Node, into: Sequence[Ref] = ()
+    def strided_product(
+        self, node: Node, result: ResultLayout, target: Node, into: Sequence[Ref] = ()
     ) -> Node | None:
-        """The product that writes into the value of `whole`; None if no kernel serves it."""
-        (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), way.lay
+        """The product that writes into the value of `target`; None if no kernel serves it."""
+        (a, lay_a), (b, lay_b), lay = self.operand(node, 0), self.operand(node, 1), result.lay
         if lay_a is None or lay_b is None or lay is None:
             return None
         if lay.strides[-1] != 1:  # column-major: compute the transposed product
             (a, lay_a), (b, lay_b), lay = (b, lay_b.swapped()), (a, lay_a.swapped()), lay.swapped()
         lays = tuple(map(tuple, (lay_a, lay_b, lay)))
-        attrs = {"lays": lays, "shape": whole.specs[0].shape, "inplace": (2,) if into else ()}
+        attrs = {"lays": lays, "shape": target.specs[0].shape, "inplace": (2,) if into else ()}
         inputs = (a, b, *into)
-        strided = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=whole.specs)
-        specs = [self.part.spec(a), self.part.spec(b), *(whole.specs[0] for _ in into)]
+        strided = node.but(type="StridedMatMul", inputs=inputs, attrs=attrs, specs=target.specs)
+        specs = [self.part.spec(a), self.part.spec(b), *(target.specs[0] for _ in into)]
         return strided if self.serves(strided, specs) else None
 
-    def make_strided(self, node: Node, way: ResultLayout) -> None:
+    def make_strided(self, node: Node, result: ResultLayout) -> None:
         """Make a product strided if that saves a copy."""
         reads = any(self.operand(node, i)[0] != node.inputs[i] for i in (0, 1))
-        if not reads and len(way.nodes) == 1 and node.type == "MatMul":
+        if not reads and len(result.nodes) == 1 and node.type == "MatMul":
             return
-        if (strided := self.made(node, way, way.nodes[-1])) is not None:
-            self.put([strided], way.nodes[1:])
+        if (strided := self.strided_product(node, result, result.nodes[-1])) is not None:
+            self.put([strided], result.nodes[1:])
 
-    def join(self, products: list[Node], ways: dict[str, ResultLayout]) -> bool:
+    def join(self, products: list[Node], results: dict[str, ResultLayout]) -> bool:
         """Make products run one after the other, each writing its slice of their joined array."""
-        join = ways[products[0].name].join
+        join = results[products[0].name].join
         assert join is not None
         new: list[Node] = []
         for node in products:
             into = [Ref(previous.name) for previous in new[-1:]]
-            strided = self.made(node, ways[node.name], join, into)
+            strided = self.strided_product(node, results[node.name], join, into)
             if strided is None:
                 return False
             new.append(strided)
-        gone = [n for node in products for n in ways[node.name].nodes[1:]]
+        gone = [n for node in products for n in results[node.name].nodes[1:]]
         self.put(new, [*gone, join])
         return True
 
-    def put(self, new: Sequence[Node], gone: Sequence[Node]) -> None:
-        """Register new nodes; the last one computes the value of the last node of `gone`."""
+    def put(self, new: Sequence[Node], replaced: Sequence[Node]) -> None:
+        """Register new nodes; the last one computes the value of the last node of `replaced`."""
         self.new.update({node.name: node for node in new})
-        if gone:
-            self.values[Ref(gone[-1].name)] = Ref(new[-1].name)
-        self.gone.update({node.name: new[-1].name for node in gone})
+        if replaced:
+            self.values[Ref(replaced[-1].name)] = Ref(new[-1].name)
+        self.replaced.update({node.name: new[-1].name for node in replaced})
 
-    def done(self) -> Partition:
+    def partition(self) -> Partition:
         """The new partition, without the nodes that only the products used."""
-        part = replace_nodes(self.part, self.new, self.values, self.gone)
+        part = replace_nodes(self.part, self.new, self.values, self.replaced)
         return drop_unused_views(part, {ref.node for ref in self.users})
 
 

@@ -39,13 +39,13 @@ class UpdateLoopFactory:
 
     def __init__(self, exact: bool, kinds: Collection[str]) -> None:
         self.exact, self.kinds = exact, kinds
-        self._known: dict[str, bool] = {}
+        self._supported: dict[str, bool] = {}
 
     def __call__(self, part: Partition, node: Node) -> bool:
         """Whether a loop can be generated for this node."""
-        if node.name not in self._known:
-            self._known[node.name] = self._writes(part, node)
-        return self._known[node.name]
+        if node.name not in self._supported:
+            self._supported[node.name] = self._writes(part, node)
+        return self._supported[node.name]
 
     def _writes(self, part: Partition, node: Node) -> bool:
         if node.kind not in self.kinds:

@@ -132,5 +132,5 @@ def _is_zero(node: Node) -> bool:
     return node.row.source == "fill" and not node.inputs and node.attrs["value"] == 0
 
 
-def _replace_item(items: tuple[Any, ...], place: int, item: Any) -> tuple[Any, ...]:
-    return (*items[:place], item, *items[place + 1 :])
+def _replace_item(items: tuple[Any, ...], index: int, item: Any) -> tuple[Any, ...]:
+    return (*items[:index], item, *items[index + 1 :])

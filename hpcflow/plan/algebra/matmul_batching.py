@@ -100,7 +100,7 @@ def _single_product(program: Program, names: Sequence[str]) -> Program:
         rows = draft.add(node, "Rows", [product], "rows", start=start, stop=stop)
         draft.put(rows, Ref(node.name))
         start = stop
-    return draft.done()
+    return draft.build()
 
 
 # -- products in parts
@@ -128,7 +128,7 @@ def _split_products(program: Program, names: Sequence[str]) -> tuple[Program, li
         for a, w in zip(starts, parts.widths, strict=True)
     ]
     products = [parts.make(draft, node, rights) for node in nodes]
-    cut = draft.done()  # without dead parts
+    cut = draft.build()  # without dead parts
     there = [
         [ref.node for ref in part if ref.node in cut.nodes] for part in zip(*products, strict=True)
     ]

@@ -74,4 +74,4 @@ def _shared_concat(program: Program, a: Node, b: Node, at: int) -> Program:
     for node, start in ((a, 0), (b, sum(sizes[:at]))):
         stop = start + require_known(node.specs[0].shape)[0]
         draft.put(draft.add(node, "Rows", [joined], "rows", start=start, stop=stop), Ref(node.name))
-    return draft.done()
+    return draft.build()

@@ -36,7 +36,7 @@ def reshape_reductions(program: Program) -> Program:
         )
         if replacement is not None:
             draft.put(replacement, Ref(node.name))
-    return draft.done()
+    return draft.build()
 
 
 def _reduced_axes(draft: ProgramBuilder, node: Node) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def _hoist_once(program: Program) -> Program:
         hoisted = _on_reshaped_operands(draft, node, source)
         if hoisted is not None:
             draft.put(hoisted, Ref(node.name))
-    return draft.done()
+    return draft.build()
 
 
 def _on_reshaped_operands(draft: ProgramBuilder, reshape: Node, source: Node) -> Ref | None:
@@ -69,18 +69,18 @@ def _on_reshaped_operands(draft: ProgramBuilder, reshape: Node, source: Node) ->
 
 
 def _operand_shape(
-    shape: tuple[int, ...], whole: tuple[int, ...], new: tuple[int, ...]
+    shape: tuple[int, ...], result_shape: tuple[int, ...], new: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Return the operand's shape when the result has shape `new` in place of `whole`.
+    """Return the operand's shape when the result has shape `new` in place of `result_shape`.
 
     None if the operand would broadcast differently.
     """
-    if shape == whole:
+    if shape == result_shape:
         return new
     if size_of(shape) == 1 and len(shape) <= len(new):
         return shape
     tail = shape
     while tail and tail[0] == 1:
         tail = tail[1:]
-    ends_alike = len(tail) < min(len(whole), len(new)) and tail == whole[-len(tail) :]
+    ends_alike = len(tail) < min(len(result_shape), len(new)) and tail == result_shape[-len(tail) :]
     return tail if ends_alike and tail == new[-len(tail) :] else None

@@ -40,7 +40,7 @@ def concat_slice_gradients(program: Program) -> Program:
         if others:
             total = draft.add(node, "AddN", [total, *others], "sum")
         draft.put(total, Ref(node.name))
-    return draft.done()
+    return draft.build()
 
 
 def _gradient_slice(program: Program, ref: Ref) -> tuple[int, int, Ref] | None:

@@ -55,7 +55,7 @@ def splits_to_rows(program: Program) -> Program:
                 ref = draft.add(node, "Reshape", [ref], "row", shape=spec.shape)
             draft.put(ref, Ref(node.name, i))
             start += rows
-    return draft.done()
+    return draft.build()
 
 
 def has_known_sizes(program: Program, node: Node) -> bool:
@@ -110,7 +110,7 @@ def concats_to_views(program: Program) -> Program:
         ref = _span_view(draft, node, ElementSpan(root, spans[0].start, spans[-1].stop))
         if ref is not None:
             draft.put(ref, Ref(node.name))
-    return draft.done()
+    return draft.build()
 
 
 def _span_view(draft: ProgramBuilder, node: Node, part: ElementSpan) -> Ref | None:

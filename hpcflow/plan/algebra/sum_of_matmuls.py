@@ -60,7 +60,7 @@ def _merged_sum(program: Program, total: Node) -> Program:
     refs = [*(r for r in total.inputs if r not in gone), *merged]
     new_total = refs[0] if len(refs) == 1 else draft.add(total, "AddN", refs, "rest")
     draft.put(new_total, Ref(total.name))
-    return draft.done()
+    return draft.build()
 
 
 def _merge_key(program: Program, node: Node) -> Hashable | None:

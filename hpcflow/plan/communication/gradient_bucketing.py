@@ -64,8 +64,8 @@ def _bucket_groups(sums: list[Node], program: Program, settings: Settings) -> It
     yield from open_.values()
 
 
-def _merge_bucket(group: list[Node], name: str, taken: set[str]) -> Node:
-    while name in taken:
+def _merge_bucket(group: list[Node], name: str, used_names: set[str]) -> Node:
+    while name in used_names:
         name += "_"
     inside = {n.name for n in group}
     control = dict.fromkeys(c for n in group for c in n.control if c not in inside)

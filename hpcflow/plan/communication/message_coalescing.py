@@ -44,13 +44,13 @@ def coalesce_messages(program: Program, driver: str) -> Program:
 
 
 def coalesce_frame_messages(
-    program: Program, results: Results, given: FedTasks
+    program: Program, results: Results, feed_tasks: FedTasks
 ) -> tuple[Program, Results]:
     """Coalesce the messages of a program in a loop or branch.
 
-    `given` maps feeds to tasks as in `send_recv_insertion.tasks`.
+    `feed_tasks` maps feeds to tasks as in `send_recv_insertion.tasks`.
     """
-    return _Packer(program, results, given).run()
+    return _Packer(program, results, feed_tasks).run()
 
 
 @dataclasses.dataclass
@@ -76,10 +76,10 @@ class _Packer:
     """
 
     def __init__(
-        self, program: Program, results: Results, given: FedTasks, driver: str | None = None
+        self, program: Program, results: Results, feed_tasks: FedTasks, driver: str | None = None
     ) -> None:
         self.program, self.results, self.driver = program, results, driver
-        self.task = tasks(program, given)
+        self.task = tasks(program, feed_tasks)
         ends = [(driver, target) for target in program.targets] if driver else []
         self.crossings = crossings(program, self.task, results, ends)
         self.users: dict[str, dict[str, list[Node]]] = {}  # node -> task -> nodes that need it
@@ -191,15 +191,15 @@ class _Rewriter:
         self.packer, self.program, self.task = packer, packer.program, packer.task
         self.values: dict[tuple[Ref, str], Ref] = {}  # (value, task) -> its replacement on the task
         self.ends: dict[tuple[str, str], str] = {}  # (node, task) -> the node after its end
-        self.taken = set(self.program.nodes)
-        self.behind: dict[str, list[Node]] = {}  # node -> nodes inserted behind it
+        self.used_names = set(self.program.nodes)
+        self.inserted_after: dict[str, list[Node]] = {}  # node -> nodes inserted behind it
         for parcel in packer.parcels:
-            self.behind.setdefault(parcel.items[-1].node, []).extend(self._nodes(parcel))
+            self.inserted_after.setdefault(parcel.items[-1].node, []).extend(self._nodes(parcel))
 
     def run(self) -> tuple[Program, Results]:
         nodes: dict[str, Node] = {}
         for node in self.program.nodes.values():
-            for new_node in (self._renamed(node), *self.behind.get(node.name, ())):
+            for new_node in (self._renamed(node), *self.inserted_after.get(node.name, ())):
                 nodes[new_node.name] = new_node
         driver = self.packer.driver or ""
         targets = dict.fromkeys(self.ends.get((t, driver), t) for t in self.program.targets)
@@ -249,7 +249,7 @@ class _Rewriter:
         return node.but(inputs=inputs, control=tuple(control))
 
     def _name(self, name: str) -> str:
-        while name in self.taken:
+        while name in self.used_names:
             name += "_"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name

@@ -27,18 +27,18 @@ def task_of(device: str) -> str:
     return parse_device(device).host
 
 
-def tasks(program: Program, given: Mapping[str, str | None] | None = None) -> dict[str, str]:
+def tasks(program: Program, feed_tasks: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return the task of each node.
 
-    `given` maps feeds to tasks; a feed mapped to None, which exists on every task, is left out.
+    `feed_tasks` maps feeds to tasks; a feed of None, which exists on every task, is left out.
     """
     node_task: dict[str, str | None] = {n.name: task_of(n.device) for n in program.nodes.values()}
-    node_task.update(given or {})
+    node_task.update(feed_tasks or {})
     return {name: task for name, task in node_task.items() if task is not None}
 
 
 def partition(
-    program: Program, cluster: Cluster, why: Mapping[str, str], inside: Sequence[Edge] = ()
+    program: Program, cluster: Cluster, reasons: Mapping[str, str], inside: Sequence[Edge] = ()
 ) -> Plan:
     """Return the plan of an ordered, placed program.
 
@@ -49,7 +49,7 @@ def partition(
     token from every target on another task, so the step is over when all nodes of the driver's
     partition have run.
     """
-    return Partitioner(program, cluster, first=len(inside)).plan(dict(why), inside)
+    return Partitioner(program, cluster, first=len(inside)).plan(dict(reasons), inside)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +114,11 @@ class Partitioner:
         self.program, self.cluster, self.frame = program, cluster, frame
         self.driver = cluster.tasks()[0]
         self.devices = devices or {self.driver: host_device(cluster)}
-        self.given = dict(feeds or {})
+        self.feed_tasks = dict(feeds or {})
         self.results = results or [(self.driver, ref) for ref in program.fetches]
-        self.task = tasks(program, self.given)
+        self.task = tasks(program, self.feed_tasks)
         self.parts: dict[str, dict[str, Node]] = {task: {} for task in self.devices}
-        self.taken = set(program.nodes)
+        self.used_names = set(program.nodes)
         self.first = first
         self.edges: dict[Crossing, Edge] = {}
         self.arrived: dict[Crossing, Ref] = {}
@@ -126,7 +126,7 @@ class Partitioner:
         ends = [] if frame else [(self.driver, target) for target in program.targets]
         self.crossings = crossings(program, self.task, self.results, ends)
 
-    def plan(self, why: dict[str, str], inside: Sequence[Edge]) -> Plan:
+    def plan(self, reasons: dict[str, str], inside: Sequence[Edge]) -> Plan:
         """Return the plan of a step."""
         fetches = self._emit_all()[self.driver]
         for target in self.program.targets:
@@ -141,7 +141,7 @@ class Partitioner:
             driver_part, feeds=self.program.feeds, fetches=tuple(fetches)
         )
         edges = (*inside, *self.edges.values())
-        return Plan(parts, edges, self.driver, self.cluster, why)
+        return Plan(parts, edges, self.driver, self.cluster, reasons)
 
     def parts_of_frame(self) -> dict[str, Partition]:
         """Return the partitions of a program in a frame, by task."""
@@ -162,7 +162,7 @@ class Partitioner:
             if node.name not in self.task:
                 continue
             task = self.task[node.name]
-            if node.name in self.given:
+            if node.name in self.feed_tasks:
                 node = node.but(device=self.devices[task])
             inputs = tuple(self._value(ref, node.device) for ref in node.inputs)
             control = self._control(node, task, inputs)
@@ -258,9 +258,9 @@ class Partitioner:
         self.parts.setdefault(task, {})[node.name] = node
 
     def _name(self, name: str) -> str:
-        while name in self.taken:
+        while name in self.used_names:
             name += "_"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
 

@@ -61,15 +61,15 @@ def with_plain_kernels(part: Partition) -> tuple[Partition, Callable[[Node], Ker
 
 
 def predict_memory(
-    plan: Plan, made: PartitionLowering = with_plain_kernels
+    plan: Plan, lower: PartitionLowering = with_plain_kernels
 ) -> dict[str, MemoryEstimate]:
     """Return the memory of each task of a plan.
 
-    `made(part)` returns the partition that runs, the KernelInfo of its nodes, and the writer of
+    `lower(part)` returns the partition that runs, the KernelInfo of its nodes, and the writer of
     generated updates.
     """
     return {
-        task: _partition_memory(part, made, _steps_in_flight(plan, task))
+        task: _partition_memory(part, lower, _steps_in_flight(plan, task))
         for task, part in plan.parts.items()
     }
 
@@ -139,11 +139,11 @@ def _with_frame(outer: MemoryEstimate, inside: MemoryEstimate) -> MemoryEstimate
     return dataclasses.replace(outer, **changes)
 
 
-def _message_bytes(part: Partition, what: Binding) -> int:
+def _message_bytes(part: Partition, binding: Binding) -> int:
     """Return the bytes of a receive buffer or send staging buffer."""
-    if what.kind == BindingKind.RECEIVE_BUFFER:
-        return part.nodes[what.node].specs[0].nbytes
-    if what.kind == BindingKind.SEND_BUFFER and (inputs := part.nodes[what.node].inputs):
+    if binding.kind == BindingKind.RECEIVE_BUFFER:
+        return part.nodes[binding.node].specs[0].nbytes
+    if binding.kind == BindingKind.SEND_BUFFER and (inputs := part.nodes[binding.node].inputs):
         return part.nodes[inputs[0].node].specs[inputs[0].index].nbytes
     return 0
 

@@ -59,23 +59,26 @@ class _ServerPartition:
             for before in dict.fromkeys(node.before()):
                 self.users.setdefault(before, []).append(node)
 
-    def shares(self, edge: Edge, way: str) -> list[VariableBytes]:
+    def shares(self, edge: Edge, direction: str) -> list[VariableBytes]:
         """Return the shares of the variables in the message of an edge."""
         end = self.ends.get(edge.channel)
         if end is None:
             return []
         nbytes = edge.spec.nbytes if edge.spec.sized else 0
-        values = self._values(end, way)
+        values = self._values(end, direction)
         if not values:
-            return [VariableBytes(self.server, way, self._nearest(end, way), nbytes)]
-        sizes = [VariableBytes(self.server, way, self._nearest(n, way), size) for n, size in values]
+            return [VariableBytes(self.server, direction, self._nearest(end, direction), nbytes)]
+        sizes = [
+            VariableBytes(self.server, direction, self._nearest(n, direction), size)
+            for n, size in values
+        ]
         gaps = nbytes - sum(size for _, size in values)  # padding for alignment
         return [sizes[0]._replace(nbytes=sizes[0].nbytes + gaps), *sizes[1:]]
 
-    def _values(self, end: Node, way: str) -> list[tuple[Node, int]]:
+    def _values(self, end: Node, direction: str) -> list[tuple[Node, int]]:
         """Return (node, bytes) of each value in a parcel; the node produces or takes it."""
         nodes = self.part.nodes
-        if way == RECEIVED:
+        if direction == RECEIVED:
             outs = [n for n in self.users.get(end.name, ()) if n.row.message == "unpack"]
             return [(n, n.specs[0].nbytes) for n in outs]
         parcel = nodes[end.inputs[0].node] if end.inputs else None
@@ -83,9 +86,9 @@ class _ServerPartition:
             return []
         return [(nodes[r.node], nodes[r.node].specs[r.index].nbytes) for r in parcel.inputs]
 
-    def _nearest(self, node: Node, way: str) -> str:
+    def _nearest(self, node: Node, direction: str) -> str:
         """Return the variable nearest to a node: before a sent value, after a received one."""
-        step: Callable[[Node], Iterable[Node]] = self._before if way == SENT else self._after
+        step: Callable[[Node], Iterable[Node]] = self._before if direction == SENT else self._after
         visited, layer = {node.name}, [node]
         while layer:
             for current in layer:
@@ -119,18 +122,18 @@ class _ServerPartition:
         return ""
 
 
-def server_traffic_text(plan: Plan, held: Sequence[int], by: str) -> str:
+def server_traffic_text(plan: Plan, held_bytes: Sequence[int], by: str) -> str:
     """Return a table of what each server holds and transfers in one step of a worker.
 
-    `held` are bytes by server, `by` says how variables were placed.
+    `held_bytes` are bytes by server, `by` says how variables were placed.
     """
     rows = []
     for server in range(plan.cluster.servers):
         shares = [s for m in plan.messages for s in m.shares if s.server == server]
-        moved = {w: sum(s.nbytes for s in shares if s.way == w) for w in (RECEIVED, SENT)}
+        moved = {w: sum(s.nbytes for s in shares if s.direction == w) for w in (RECEIVED, SENT)}
         names = {s.variable for s in shares if s.variable}
         count = sum(any(s.server == server for s in m.shares) for m in plan.messages)
-        cells = [format_bytes(held[server]), str(len(names)), str(count)]
+        cells = [format_bytes(held_bytes[server]), str(len(names)), str(count)]
         cells += [format_bytes(moved[RECEIVED]), format_bytes(moved[SENT])]
         rows.append((f"/job:ps/task:{server}", *cells))
     header = ("server", "holds", "variables used", "messages", "receives", "sends")

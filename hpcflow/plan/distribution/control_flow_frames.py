@@ -65,7 +65,7 @@ class _FramePartitioner:
         self.node, self.program, self.cluster, self.edges = node, program, cluster, edges
         self.programs = {k: _partition_frames(p, cluster, edges) for k, p in nested_programs(node)}  # type: ignore[arg-type]
         self.loop = node.row.control_flow == "loop"
-        self.made = node.attrs["made"]
+        self.result_specs = node.attrs["made"]
         self.homes = self._homes()
         self.tasks = self._tasks()
         self.device = {task: self._device(task) for task in self.tasks}
@@ -79,7 +79,7 @@ class _FramePartitioner:
         fetched = [p.fetches for k, p in self.programs.items() if k != "cond"]
         lists: dict[int, str] = self.node.attrs.get("homes", {})
         homes: list[str | None] = []
-        for i in range(len(self.made)):
+        for i in range(len(self.result_specs)):
             makers = (self._maker(f[i]) for f in fetched)
             homes.append(lists.get(i) or next(filter(None, makers), None))
         return [home or self.cluster.tasks()[0] for home in homes]
@@ -131,7 +131,7 @@ class _FramePartitioner:
         return frames, values
 
     def _partition_body(self, key: str, program: Program) -> dict[str, Partition]:
-        feeds, variables = {}, len(self.made) if self.loop else 0
+        feeds, variables = {}, len(self.result_specs) if self.loop else 0
         for name, slot in zip(program.feeds, self.node.attrs[f"{key}_feeds"], strict=True):
             feeds[name] = self.homes[slot] if slot < variables else None
         if key == "cond":
@@ -163,7 +163,7 @@ class _FramePartitioner:
     def _frame(
         self, task: str, name: str, outputs: list[int], parts: dict[str, dict[str, Partition]]
     ) -> Node:
-        node, variables = self.node, len(self.made) if self.loop else 0
+        node, variables = self.node, len(self.result_specs) if self.loop else 0
         empty = node.attrs.get("empty", 0)
         bodies = {key: by_task.get(task, Partition(task, {})) for key, by_task in parts.items()}
         slots = {i: k for k, i in enumerate(outputs)} if self.loop else {}
@@ -184,7 +184,7 @@ class _FramePartitioner:
         first = 0 if self.loop else 1
         inputs += [node.inputs[first + slot - (empty if self.loop else 0)] for slot in outside]
         attrs["empty"] = sum(i >= begin for i in outputs) if self.loop else 0
-        attrs["made"] = tuple(self.made[i] for i in outputs)
+        attrs["made"] = tuple(self.result_specs[i] for i in outputs)
         across = len(self.tasks) > 1 or any(_waits(part) for part in bodies.values())
         kind = node.type + ("Across" if across else "")
         specs = tuple(node.specs[i] for i in outputs)

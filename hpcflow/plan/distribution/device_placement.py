@@ -28,7 +28,7 @@ class _DeviceConstraint:
     wish: DeviceName
     node: str
     line: str
-    why: str
+    reason: str
 
 
 def host_device(cluster: Cluster) -> str:
@@ -64,11 +64,11 @@ def _place_program(
     graph: Graph,
     cluster: Cluster,
     placements: Mapping[str, VariablePlacement],
-    why: dict[str, str],
+    reasons: dict[str, str],
 ) -> Program:
     """Place the nodes of one program, without those in its loops and branches.
 
-    Reasons are added to `why`.
+    Reasons are added to `reasons`.
     """
     groups = _ColocationGroups(program, graph)
     bounds: dict[str, list[_DeviceConstraint]] = {}
@@ -84,7 +84,7 @@ def _place_program(
         else:
             root = groups.find(node.name)
             device, reason = str(chosen[root]), _placement_reason(node, bounds[root])
-        nodes[node.name], why[node.name] = node.but(device=device), reason
+        nodes[node.name], reasons[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
     return program.but(nodes=nodes)
 
@@ -169,15 +169,15 @@ def _only_kind(node: Node, program: Program) -> str:
     return "cpu" if any(s.dtype == string for s in specs) else node.row.device
 
 
-def _check_script(node: Node, why: str) -> None:
+def _check_script(node: Node, reason: str) -> None:
     """Check that an operation with a Python function is placed on the driver.
 
     Errors: PlacementError if it is elsewhere.
     """
     if node.row.script and parse_device(node.device).host != DRIVER:
         raise PlacementError(
-            f"{node.name!r} ({node.type}) would run on {node.device} ({why}), which does not run "
-            "the script and so does not know the function",
+            f"{node.name!r} ({node.type}) would run on {node.device} ({reason}), which does not "
+            "run the script and so does not know the function",
             op=node.name,
             line=node.line,
             hint=f"make it inside `with hf.device({DRIVER + '/cpu:0'!r}):`, away from variables",
@@ -246,9 +246,9 @@ def _merge_constraints(
                 return merged
             conflict = next(b for b in before if getattr(b.wish, field) in (current, None))
             raise PlacementError(
-                f"{bound.node!r} must be on {bound.wish} ({bound.why}), but shares a device with "
-                f"{conflict.node!r} (made at {conflict.line}), which must be on {conflict.wish} "
-                f"({conflict.why})",
+                f"{bound.node!r} must be on {bound.wish} ({bound.reason}), but shares a device "
+                f"with {conflict.node!r} (made at {conflict.line}), which must be on "
+                f"{conflict.wish} ({conflict.reason})",
                 op=bound.node,
                 line=bound.line,
                 hint="remove one of the two device scopes or the colocation",
@@ -285,22 +285,25 @@ def _check_task(job: str, task: int, bounds: list[_DeviceConstraint], cluster: C
 def _placement_reason(node: Node, bounds: list[_DeviceConstraint]) -> str:
     for bound in bounds:
         if bound.node == node.name:
-            return bound.why
+            return bound.reason
     if bounds:
         return f"with {bounds[0].node}"
     return DEFAULT
 
 
 def _copy_free_nodes(
-    wished: Program, placed: Program, why: dict[str, str], cluster: Cluster
+    wished: Program, placed: Program, reasons: dict[str, str], cluster: Cluster
 ) -> Program:
     """Return the placed program and its inner programs, with free nodes copied to their users."""
     nodes = {}
     for name, node in placed.nodes.items():
         wishes = dict(nested_programs(wished.nodes[name]))
-        bodies = {k: _copy_free_nodes(wishes[k], p, why, cluster) for k, p in nested_programs(node)}  # type: ignore[arg-type]
+        bodies = {
+            k: _copy_free_nodes(wishes[k], p, reasons, cluster)  # type: ignore[arg-type]
+            for k, p in nested_programs(node)
+        }
         nodes[name] = node.but(attrs={**node.attrs, **bodies}) if bodies else node
-    return _FreeNodeCopies(wished, placed.but(nodes=nodes), why).run(host_device(cluster))
+    return _FreeNodeCopies(wished, placed.but(nodes=nodes), reasons).run(host_device(cluster))
 
 
 class _FreeNodeCopies:
@@ -310,15 +313,15 @@ class _FreeNodeCopies:
     state and its updates.
     """
 
-    def __init__(self, wished: Program, placed: Program, why: dict[str, str]) -> None:
-        self.placed, self.why = placed, why
-        self.made: dict[str, list[Node]] = {
+    def __init__(self, wished: Program, placed: Program, reasons: dict[str, str]) -> None:
+        self.placed, self.reasons = placed, reasons
+        self.node_copies: dict[str, list[Node]] = {
             n.name: []
             for n in wished.nodes.values()
             if n.row.pure and not (n.inputs or n.device or n.control)
         }
         self.copies: dict[tuple[str, str], str] = {}
-        self.taken = set(placed.nodes)
+        self.used_names = set(placed.nodes)
 
     def run(self, host: str) -> Program:
         """Return the program with the copies; fetched ones are on `host`."""
@@ -326,35 +329,39 @@ class _FreeNodeCopies:
         fetches = tuple(self._on(ref, host) for ref in placed.fetches)
         for target in placed.targets:
             self._on(Ref(target), placed.nodes[target].device)
-        users = {name: self._user(n) for name, n in placed.nodes.items() if name not in self.made}
+        users = {
+            name: self._user(n) for name, n in placed.nodes.items() if name not in self.node_copies
+        }
         nodes: dict[str, Node] = {}
         for name in placed.nodes:
-            for node in self.made[name] if name in self.made else [users[name]]:
+            for node in self.node_copies[name] if name in self.node_copies else [users[name]]:
                 nodes[node.name] = node
         return placed.but(nodes=nodes, fetches=fetches)
 
     def _user(self, node: Node) -> Node:
         inputs = tuple(self._on(ref, node.device) for ref in node.inputs)
-        return node.but(inputs=inputs, control=tuple(c for c in node.control if c not in self.made))
+        return node.but(
+            inputs=inputs, control=tuple(c for c in node.control if c not in self.node_copies)
+        )
 
     def _on(self, ref: Ref, device: str) -> Ref:
         """Return the value on `device`, by a copy of its node if that is free."""
-        if ref.node not in self.made:
+        if ref.node not in self.node_copies:
             return ref
         if (ref.node, device) not in self.copies:
             name = ref.node
-            if self.made[name]:
+            if self.node_copies[name]:
                 name = self._name(f"{name}/on_{device_label(device)}")
             self.copies[ref.node, device] = name
             node = self.placed.nodes[ref.node]
-            self.made[ref.node].append(node.but(name=name, device=device))
-            self.why[name] = "constant: with its users"
+            self.node_copies[ref.node].append(node.but(name=name, device=device))
+            self.reasons[name] = "constant: with its users"
         return Ref(self.copies[ref.node, device], ref.index)
 
     def _name(self, name: str) -> str:
-        while name in self.taken:
+        while name in self.used_names:
             name += "_"
-        self.taken.add(name)
+        self.used_names.add(name)
         return name
 
 

@@ -89,7 +89,7 @@ def initial_value_in_pieces(
     if computing_nodes(program, value) and program.spec(value).shape:
         try:
             return [
-                _PieceBuilder(program, piece, part, add).of(value)
+                _PieceBuilder(program, piece, part, add).slice_value(value)
                 for piece, part in zip(pieces, parts, strict=True)
             ]
         except _NotRowwise as error:
@@ -115,25 +115,25 @@ class _PieceBuilder:
         self, program: Program, piece: VariableShard, part: str, add: Callable[[Node], Ref]
     ) -> None:
         self.program, self.piece, self.part, self.add = program, piece, part, add
-        self.made: dict[Ref, Ref] = {}
+        self.sliced: dict[Ref, Ref] = {}
         self.specs: dict[Ref, Spec] = {}
 
-    def of(self, value: Ref) -> Ref:
+    def slice_value(self, value: Ref) -> Ref:
         """Return the rows of a value that has as many rows as the variable."""
         spec = self.program.spec(value)
         self.rank, self.size = len(spec.shape or ()), (spec.shape or (None,))[0]
         return self._rows(value)
 
     def _rows(self, ref: Ref) -> Ref:
-        if ref not in self.made:
+        if ref not in self.sliced:
             node = self.program.nodes[ref.node]
             shape = node.specs[ref.index].shape
             if not is_known(shape) or shape is None:
                 raise _NotRowwise(f"{node.type} {node.name!r} has an unknown size")
             by_rows = self._is_long(ref)
             copy = self._piece_node(node) if by_rows else self._clone(node, node.attrs, self._input)
-            self.made[ref] = Ref(copy.node, ref.index)
-        return self.made[ref]
+            self.sliced[ref] = Ref(copy.node, ref.index)
+        return self.sliced[ref]
 
     def _is_long(self, ref: Ref) -> bool:
         shape = self.program.spec(ref).shape or ()

@@ -84,10 +84,12 @@ class _SyncSplitter:
             if n.row.variable == "handle" and (task := _server_task(n, placements)) is not None
         }
         self.sums = [n for n in program.nodes.values() if n.row.lowers_to]
-        self.behind = self._gradient_sums_and_successors()
-        acts = [n for n in program.nodes.values() if n.name in self.behind and _has_effect(n)]
+        self.downstream = self._gradient_sums_and_successors()
+        acts = [n for n in program.nodes.values() if n.name in self.downstream and _has_effect(n)]
         self.acts = [n for n in acts if self._is_on_server(n)]  # part of the update
-        self.own = [n.name for n in acts if not self._is_on_server(n)]  # part of each worker's step
+        self.worker_effects = [
+            n.name for n in acts if not self._is_on_server(n)
+        ]  # part of each worker's step
         self.handed: dict[Ref, None] = {}  # worker values that the update uses
         self.handles: dict[str, Node] = {}  # task -> handle of its update state
         self._copied: dict[str, bool] = {}
@@ -211,7 +213,7 @@ class _SyncSplitter:
                 over = self._update_end_wait(self._server(node), overs)
                 nodes[node.name], instead[node.name] = node, (over,)
             else:
-                nodes[node.name] = node if node.name in self.behind else self._gated_node(node)
+                nodes[node.name] = node if node.name in self.downstream else self._gated_node(node)
                 if nodes[node.name] is not node:
                     gated.append(node.name)
         adds = [self._add_node(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
@@ -224,7 +226,7 @@ class _SyncSplitter:
         ready = self._node(READY, "RoundReady", ready_inputs, {}, after)
         first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
         nodes.update({n.name: n for n in (*adds, ready)})
-        step_program = self._with(first, nodes, (*self._ends(), *self.own, READY))
+        step_program = self._with(first, nodes, (*self._ends(), *self.worker_effects, READY))
         self._check_used(step_program, instead)
         return eliminate_dead_nodes(substitute_values(step_program, {}, instead))
 
@@ -236,7 +238,7 @@ class _SyncSplitter:
         while stack:
             name = stack.pop()
             node = self.program.nodes[name]
-            if name not in self.behind:
+            if name not in self.downstream:
                 if name in self.program.targets or _has_effect(node):
                     ends[name] = None
             elif name not in visited and not node.row.lowers_to:
@@ -277,7 +279,7 @@ class _SyncSplitter:
 
     def round(self) -> Program:
         """Return the program of the update: state changes behind the sums, on servers."""
-        needed = self._needed()
+        needed = self._needed_nodes()
         names = [n.name for n in (*self.sums, *self.acts)] + [str(ref) for ref in self.handed]
         self.channel = f"{names[0]}#{zlib.crc32(chr(0).join(names).encode()):08x}"
         handed = {ref: Ref(f"_rounds/{ref}") for ref in self.handed}
@@ -307,13 +309,13 @@ class _SyncSplitter:
         return eliminate_dead_nodes(Program({**ours, **nodes}, targets=(last[-1],)))
 
     def _sum_node(
-        self, name: str, task: str, how: str, specs: tuple[Spec, ...], line: str = ""
+        self, name: str, task: str, reduction: str, specs: tuple[Spec, ...], line: str = ""
     ) -> Node:
-        attrs = {"sum": name, "how": how, "made": _result_specs(specs)}
+        attrs = {"sum": name, "how": reduction, "made": _result_specs(specs)}
         node = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
         return node.but(line=line or node.line)
 
-    def _needed(self) -> set[str]:
+    def _needed_nodes(self) -> set[str]:
         """Return the nodes that the update computes itself.
 
         Values that workers send to it are added to `handed`.
@@ -326,12 +328,12 @@ class _SyncSplitter:
                 continue
             needed.add(node.name)
             for ref in node.inputs:
-                if ref.node in self.behind or self._can_copy(ref.node):
+                if ref.node in self.downstream or self._can_copy(ref.node):
                     stack.append(ref.node)
                 else:
                     self.handed[ref] = None
-            before = (c for c in node.control if c not in self.own)
-            stack += [c for c in before if c in self.behind or self._can_copy(c)]
+            before = (c for c in node.control if c not in self.worker_effects)
+            stack += [c for c in before if c in self.downstream or self._can_copy(c)]
         return needed
 
     def _can_copy(self, name: str) -> bool:
@@ -344,11 +346,11 @@ class _SyncSplitter:
             self._copied[name] = fits and all(self._can_copy(r.node) for r in node.inputs)
         return self._copied[name]
 
-    def _update_node(self, node: Node, handed: Mapping[Ref, Ref], needed: set[str]) -> Node:
+    def _update_node(self, node: Node, handed: Mapping[Ref, Ref], needed_nodes: set[str]) -> Node:
         """Return a node for the program of the update, without worker devices."""
         inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
         sums = {n.name for n in self.sums}
-        control = tuple(c for c in node.control if c in needed or c in sums)
+        control = tuple(c for c in node.control if c in needed_nodes or c in sums)
         wish = parse_device(node.device)
         if wish.job == "worker":
             wish = wish._replace(job=None, task=None)

@@ -26,10 +26,10 @@ class ProgramValue(NamedTuple):
     ref: Ref
 
 
-def place_tensor_lists(program: Program, why: dict[str, str], default: str) -> Program:
+def place_tensor_lists(program: Program, reasons: dict[str, str], default: str) -> Program:
     """Place all users of a list on one device: that of the first user with a constraint.
 
-    `why` maps nodes to the reasons for their devices; `default` is the reason without a constraint.
+    `reasons` maps nodes to the reasons for their devices; `default` is the reason without one.
     Loops and branches get an attribute `homes`: output index -> task, for outputs that are lists.
     """
     lists: DisjointSets[ProgramValue] = DisjointSets()
@@ -44,15 +44,17 @@ def place_tensor_lists(program: Program, why: dict[str, str], default: str) -> P
     first: dict[ProgramValue, Node] = {}
     for constrained in (True, False):
         for value, node in users:
-            if not constrained or why[node.name] != default:
+            if not constrained or reasons[node.name] != default:
                 first.setdefault(lists.find(value), node)
     placements = {
         value: first[root] for value in lists.members() if (root := lists.find(value)) in first
     }
     for value, node in users:
         if node.device != placements[value].device:
-            why[node.name] = f"with {placements[value].name}: a list of tensors stays on one device"
-    return _place(program, (), placements) if placements else program
+            reasons[node.name] = (
+                f"with {placements[value].name}: a list of tensors stays on one device"
+            )
+    return _place_program(program, (), placements) if placements else program
 
 
 def _walk_nodes(program: Program, path: Path) -> Iterator[tuple[Path, Program, Node]]:
@@ -102,12 +104,17 @@ def _is_list(program: Program, ref: Ref) -> bool:
     return program.spec(ref).dtype in LISTS
 
 
-def _place(program: Program, path: Path, placements: Mapping[ProgramValue, Node]) -> Program:
+def _place_program(
+    program: Program, path: Path, placements: Mapping[ProgramValue, Node]
+) -> Program:
     nodes = {}
     for name, node in program.nodes.items():
         outs = [placements.get(ProgramValue(path, ref)) for ref in _outputs(node)]
         if node.row.control_flow:
-            within = {k: _place(p, (*path, name, k), placements) for k, p in nested_programs(node)}  # type: ignore[arg-type]
+            within = {
+                k: _place_program(p, (*path, name, k), placements)  # type: ignore[arg-type]
+                for k, p in nested_programs(node)
+            }
             homes = {
                 i: parse_device(home.device).host for i, home in enumerate(outs) if home is not None
             }

@@ -28,9 +28,9 @@ class VariableLoad:
     messages: int = 0
     is_whole: bool = False
 
-    def weight(self, held: int, share: float = 1.0) -> float:
+    def weight(self, held_bytes: int, share: float = 1.0) -> float:
         """Return the load of a server with this share of the variable, in comparable bytes."""
-        moved = self.nbytes + HELD_BYTE_WEIGHT * held
+        moved = self.nbytes + HELD_BYTE_WEIGHT * held_bytes
         return share * moved + MESSAGE_BYTES * self.messages
 
 

@@ -56,7 +56,7 @@ class VariablePlacement:
     copied: bool = False
 
     @property
-    def whole(self) -> bool:
+    def is_unsharded(self) -> bool:
         """True if each piece holds the whole variable."""
         return self.copied or len(self.pieces) == 1
 
@@ -101,7 +101,7 @@ def server_bytes(
         op = graph.get_operation_by_name(name)
         for piece in home.pieces:
             if piece.server < servers:
-                rows = None if home.whole else piece.stop - piece.start
+                rows = None if home.is_unsharded else piece.stop - piece.start
                 bytes_by_server[piece.server] += variable_nbytes(op, rows)
     return bytes_by_server
 
@@ -178,7 +178,7 @@ class _VariablePlacer:
             load = VariableLoad()  # an update of a slot moves no bytes
         rows = max(1, home.pieces[-1].stop)
         for piece in home.pieces:
-            share = 1.0 if home.whole else (piece.stop - piece.start) / rows
+            share = 1.0 if home.is_unsharded else (piece.stop - piece.start) / rows
             if piece.server < len(self.work):
                 self.work[piece.server] += load.weight(resident_bytes, share)
 

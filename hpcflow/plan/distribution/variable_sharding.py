@@ -102,9 +102,11 @@ class _VariableSharder:
                 self._update(node, handles)
         reads = {name for name in self.order if name in self.nodes}
         program = self.program.but(nodes=self.nodes)
-        return _follow_shard_reads(substitute_values(program, {}, self._gone()), reads, self.order)
+        return _follow_shard_reads(
+            substitute_values(program, {}, self._removed_nodes()), reads, self.order
+        )
 
-    def _gone(self) -> dict[str, tuple[str, ...]]:
+    def _removed_nodes(self) -> dict[str, tuple[str, ...]]:
         return {name: parts for name, parts in self.order.items() if name not in self.nodes}
 
     def _add(self, node: Node) -> Ref:

@@ -174,10 +174,12 @@ def _captured_value(frame: Node, slot: int) -> Ref | None:
     return frame.inputs[slot + _capture_offset(frame)]
 
 
-def _with_constants(frame: Node, key: str, known: dict[str, Node]) -> Node:
+def _with_constants(frame: Node, key: str, constants: dict[str, Node]) -> Node:
     body, slots = frame.attrs[key], frame.attrs[f"{key}_feeds"]
-    nodes = {n: known[n].but(name=n) if n in known else node for n, node in body.nodes.items()}
-    pairs = [(f, s) for f, s in zip(body.feeds, slots, strict=True) if f not in known]
+    nodes = {
+        n: constants[n].but(name=n) if n in constants else node for n, node in body.nodes.items()
+    }
+    pairs = [(f, s) for f, s in zip(body.feeds, slots, strict=True) if f not in constants]
     body = body.but(nodes=nodes, feeds=tuple(f for f, _ in pairs))
     attrs = {**frame.attrs, key: body, f"{key}_feeds": tuple(s for _, s in pairs)}
     return frame.but(attrs=attrs)

@@ -30,12 +30,12 @@ def prune_to_fetches(
     graph: Graph,
     fetches: Sequence[Tensor | Operation],
     feeds: Mapping[Tensor, Spec],
-    done: Container[Operation] = (),
+    finished: Container[Operation] = (),
 ) -> Program:
     """Return the subgraph that `fetches` need when `feeds` are given, in creation order.
 
     Every feed has a node, used or not. Shapes are inferred again from the shapes of the fed arrays.
-    Operations in `done` do not run again, and no node waits for them.
+    Operations in `finished` do not run again, and no node waits for them.
     Errors: FeedError (missing, unknown, wrong dtype or shape), FetchError, ShapeError.
     """
     for fetch in fetches:
@@ -45,8 +45,8 @@ def prune_to_fetches(
         _check_feed(graph, tensor, spec)
         _check_not_bound(tensor)
     fed = {names[t.op, t.index]: (t, spec) for t, spec in feeds.items()}
-    builder = _PrunedProgramBuilder(graph, fetches, _feed_all_reads(graph, names), done)
-    _check_bodies(builder.needed, feeds)
+    builder = _PrunedProgramBuilder(graph, fetches, _feed_all_reads(graph, names), finished)
+    _check_bodies(builder.operations, feeds)
     return builder.program(fed)
 
 
@@ -111,10 +111,10 @@ def _feed_all_reads(
     return feed_names
 
 
-def _check_bodies(needed: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
+def _check_bodies(operations: Sequence[Operation], feeds: Iterable[Tensor]) -> None:
     """Errors: FeedError if a body reads a variable that is fed."""
     fed = {t.op.inputs[0] for t in feeds if _reads(t.op)}
-    for op in needed if fed else ():
+    for op in operations if fed else ():
         variable = next((t.op for t in op.inputs if t in fed), None)
         if lookup_op(op.type).owner and variable is not None:
             raise FeedError(
@@ -144,14 +144,14 @@ class _PrunedProgramBuilder:
         graph: Graph,
         fetches: Sequence[Tensor | Operation],
         names: Mapping[tuple[Operation, int], str],
-        done: Container[Operation] = (),
+        finished: Container[Operation] = (),
     ) -> None:
-        self.graph, self.fetches, self.names, self.done = graph, fetches, names, done
+        self.graph, self.fetches, self.names, self.finished = graph, fetches, names, finished
         self.nodes: dict[str, Node] = {}
         self.outputs: dict[Operation, list[int]] = {}  # owner -> outputs of its frame
-        self.used, self.instead = self._needs()
-        ops = sorted(self.used.keys() - self.instead.keys(), key=lambda op: op.index)
-        self.needed = _topological(ops, self._before, self.instead)
+        self.used_outputs, self.instead = self._needs()
+        ops = sorted(self.used_outputs.keys() - self.instead.keys(), key=lambda op: op.index)
+        self.operations = _topological(ops, self._before, self.instead)
 
     def program(self, feeds: Mapping[str, tuple[Tensor, Spec]]) -> Program:
         """Return the program, with a node for every feed, used or not."""
@@ -159,7 +159,7 @@ class _PrunedProgramBuilder:
         for name, (tensor, spec) in feeds.items():
             self.nodes[name] = _feed_node(tensor, spec, name)
             place[name] = (tensor.op.index, 0)
-        for i, op in enumerate(self.needed):
+        for i, op in enumerate(self.operations):
             self._add(op)
             place.setdefault(op.name, (self._position(op), i))
         nodes = order_reads_before_updates(self.nodes, lambda name: place.get(name, (-1, 0)))
@@ -232,16 +232,16 @@ class _PrunedProgramBuilder:
         if isinstance(item, Tensor) and (item.op, item.index) in self.names:
             return True
         op = item if isinstance(item, Operation) else item.op
-        return op in self.done or self._replaced(op)
+        return op in self.finished or self._replaced(op)
 
     def _before(self, op: Operation) -> list[Operation]:
-        used = self.used[op]
+        used = self.used_outputs[op]
         return [*(t.op for t in used_inputs(op, used)), *used_control_inputs(op, used)]
 
     def _add(self, op: Operation) -> None:
         if lookup_op(op.type).owner:
             framer = FrameBuilder(_function_program, self.spec, self.ref)
-            framed = framer.frame(op, self.used[op], self._control(op))
+            framed = framer.frame(op, self.used_outputs[op], self._control(op))
             self.nodes[op.name], self.outputs[op] = framed.node, framed.outputs
         elif not (_is_parameter(op) and op.outputs[0].dtype == resource):
             self.nodes.setdefault(op.name, self._node(op))
@@ -250,8 +250,8 @@ class _PrunedProgramBuilder:
         """Return the control inputs, without feeds, parameters and finished operations."""
         waited = [
             c
-            for c in used_control_inputs(op, self.used.get(op))
-            if c not in self.done and not self._replaced(c) and not _is_parameter(c)
+            for c in used_control_inputs(op, self.used_outputs.get(op))
+            if c not in self.finished and not self._replaced(c) and not _is_parameter(c)
         ]
         return tuple(dict.fromkeys(self._final(c).name for c in waited))
 
@@ -281,29 +281,31 @@ def _function_program(
     """
     names = {(p.op, 0): p.op.name for p in specs}
     builder = _PrunedProgramBuilder(function.body, [*results, *function.targets], names)
-    used_tensors = {t for op in builder.needed for t in used_inputs(op, builder.used[op])}
+    used_tensors = {
+        t for op in builder.operations for t in used_inputs(op, builder.used_outputs[op])
+    }
     used_tensors.update(results)
     return builder.program({p.op.name: (p, s) for p, s in specs.items() if p in used_tensors})
 
 
-def _replaced_owners(there: Collection[Operation]) -> dict[Operation, Operation]:
+def _replaced_owners(operations: Collection[Operation]) -> dict[Operation, Operation]:
     """Map owners of functions to the latest extension that is needed too.
 
     The extension runs instead of the owner.
     """
     extensions = {}
-    for op in there:
+    for op in operations:
         newer, best = op, None
         while newer in newer.graph.extensions:
             newer = newer.graph.extensions[newer]
-            best = newer if newer in there else best
+            best = newer if newer in operations else best
         if best is not None:
             extensions[op] = best
     return extensions
 
 
 def _topological(
-    needed: Sequence[Operation],
+    operations: Sequence[Operation],
     before: Callable[[Operation], Iterable[Operation]],
     instead: Mapping[Operation, Operation],
 ) -> list[Operation]:
@@ -312,11 +314,11 @@ def _topological(
     Without extensions this is the creation order.
     """
     if not instead:
-        return list(needed)
-    there = set(needed)
+        return list(operations)
+    there = set(operations)
     place = {new: old.index for old, new in reversed(list(instead.items()))}
     ordered: dict[Operation, None] = {}
-    stack = sorted(needed, key=lambda op: place.get(op, op.index), reverse=True)
+    stack = sorted(operations, key=lambda op: place.get(op, op.index), reverse=True)
     while stack:
         op = stack[-1]
         first = [instead.get(b, b) for b in before(op)]

@@ -85,10 +85,10 @@ class FrameBuilder:
     ) -> None:
         self.build, self.spec, self.ref = build, spec, ref
 
-    def frame(self, op: Operation, used: set[int], control: tuple[str, ...]) -> FramedNode:
-        """Return the node for `op`, with only the outputs in `used`."""
+    def frame(self, op: Operation, used_outputs: set[int], control: tuple[str, ...]) -> FramedNode:
+        """Return the node for `op`, with only the outputs in `used_outputs`."""
         is_loop = lookup_op(op.type).control_flow == "loop"
-        frame_node = self._loop(op, used) if is_loop else self._branch(op, used)
+        frame_node = self._loop(op, used_outputs) if is_loop else self._branch(op, used_outputs)
         kind, inputs, attrs, outputs = frame_node
         specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
         node = Node(
@@ -96,14 +96,16 @@ class FrameBuilder:
         )
         return FramedNode(node, outputs)
 
-    def _loop(self, op: Operation, used: set[int]) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+    def _loop(
+        self, op: Operation, used_outputs: set[int]
+    ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
         test, step = op.attrs["cond"], op.attrs["body"]
         begin = len(step.params) - op.attrs["lists"]
-        living = live_loop_variables(op, used)
+        living = live_loop_variables(op, used_outputs)
         inits = {i: op.inputs[i] for i in living if i < begin}
         capture_specs = {
             o: Spec(*self.spec(o))
-            for f, r in used_functions(op, used)
+            for f, r in used_functions(op, used_outputs)
             for o in captured_tensors(f, r)
         }
         specs = {i: step.params[i].spec for i in living}
@@ -140,9 +142,9 @@ class FrameBuilder:
         return "Loop", refs, attrs, living
 
     def _branch(
-        self, op: Operation, used: set[int]
+        self, op: Operation, used_outputs: set[int]
     ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
-        outputs = sorted(used)
+        outputs = sorted(used_outputs)
         slots: dict[Tensor, int] = {}
         built: list[tuple[Function, Program]] = []
         for side in ("then", "else"):

@@ -172,12 +172,12 @@ class Edge:
 class VariableBytes(NamedTuple):
     """The bytes of one variable in a message; 0 for values of unknown size.
 
-    `way` is "sent" or "received" by `server`. `variable` is "" if the message belongs to no
+    `direction` is "sent" or "received" by `server`. `variable` is "" if the message belongs to no
     variable.
     """
 
     server: int
-    way: str
+    direction: str
     variable: str
     nbytes: int
 
@@ -218,7 +218,9 @@ class Plan:
     edges: tuple[Edge, ...]
     driver: str
     cluster: Cluster
-    why: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> reason for its device
+    reasons: dict[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # node -> reason for its device
     round: Plan | None = None  # the synchronous update that servers run on this step's gradients
     updates: str = ""  # the name of the updates of `round`
     messages: tuple[ServerMessage, ...] = ()  # to and from servers, if the plan trains

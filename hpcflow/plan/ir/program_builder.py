@@ -45,7 +45,7 @@ class ProgramBuilder:
         """Replace the value `old` with `new` in all its consumers."""
         self.values[old] = new
 
-    def done(self) -> Program:
+    def build(self) -> Program:
         """Return the program with the new nodes, without dead nodes."""
         if not self.values:
             return self.program

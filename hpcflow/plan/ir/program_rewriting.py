@@ -82,18 +82,20 @@ def replace_nodes(
     part: Partition,
     replacements: Mapping[str, Node],
     values: Mapping[Ref, Ref],
-    gone: Mapping[str, str],
+    removed: Mapping[str, str],
 ) -> Partition:
-    """Return the partition with nodes replaced by those in `replacements`, without those in `gone`.
+    """Return the partition with nodes replaced by `replacements`, without those in `removed`.
 
-    `values` maps replaced values, and `gone` maps a dropped node to the node to follow instead.
+    `values` maps replaced values, and `removed` maps a dropped node to the node to follow instead.
     """
     nodes = {}
     for name, old in part.nodes.items():
-        if name not in gone:
+        if name not in removed:
             node = replacements.get(name, old).taking(values)
-            if not gone.keys().isdisjoint(node.control):
-                node = node.but(control=tuple(dict.fromkeys(gone.get(c, c) for c in node.control)))
+            if not removed.keys().isdisjoint(node.control):
+                node = node.but(
+                    control=tuple(dict.fromkeys(removed.get(c, c) for c in node.control))
+                )
             nodes[name] = node
     fetches = tuple(values.get(ref, ref) for ref in part.fetches)
     return dataclasses.replace(part, nodes=nodes, fetches=fetches)

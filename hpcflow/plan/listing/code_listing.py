@@ -14,16 +14,16 @@ from hpcflow.plan.listing.plan_text import format_bytes, format_table
 WRITES = frozenset({Access.FILLED, Access.KEYWORD, Access.WRITTEN, Access.UPDATED})
 
 
-def code_text(made: LoweredPartition) -> str:
+def code_text(lowered: LoweredPartition) -> str:
     """The instructions of a partition and of its loops and branches, segment by segment."""
-    return "\n\n".join(text for title, code in _codes(made, "") for text in _texts(title, code))
+    return "\n\n".join(text for title, code in _codes(lowered, "") for text in _texts(title, code))
 
 
-def code_data(made: LoweredPartition) -> list[dict[str, Any]]:
+def code_data(lowered: LoweredPartition) -> list[dict[str, Any]]:
     """The same as plain data: one object for the partition, and for each loop and branch in it."""
     return [
         {
-            "task": made.part.task,
+            "task": lowered.part.task,
             "inside": title,
             "arenas": code.arenas,
             "names": {name: _stands_for(code, name) for name in code.binds},
@@ -37,7 +37,7 @@ def code_data(made: LoweredPartition) -> list[dict[str, Any]]:
                 for function, waits, after in _functions(code)
             ],
         }
-        for title, code in _codes(made, "")
+        for title, code in _codes(lowered, "")
     ]
 
 
@@ -82,16 +82,18 @@ def _rows(body: Iterable[Instruction], indent: str) -> Iterator[tuple[str, str, 
         yield from _rows(ins.body, indent + "  ")
 
 
-def _instruction_data(one: Instruction) -> dict[str, Any]:
+def _instruction_data(instruction: Instruction) -> dict[str, Any]:
     data = {
-        "opcode": one.opcode.name.lower(),
-        "node": one.node,
-        "sets": [*one.targets],
-        "uses": [[use.name, use.access.name.lower()] for use in one.operands],
-        "calls": one.callee,
-        "numbers": [*one.numbers],
+        "opcode": instruction.opcode.name.lower(),
+        "node": instruction.node,
+        "sets": [*instruction.targets],
+        "uses": [[use.name, use.access.name.lower()] for use in instruction.operands],
+        "calls": instruction.callee,
+        "numbers": [*instruction.numbers],
     }
-    return data | ({"body": [*map(_instruction_data, one.body)]} if one.body else {})
+    return data | (
+        {"body": [*map(_instruction_data, instruction.body)]} if instruction.body else {}
+    )
 
 
 def _stands_for(code: GeneratedCode, name: str) -> tuple[str, str]:

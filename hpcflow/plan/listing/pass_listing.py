@@ -15,14 +15,14 @@ from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.plan.pass_row import Form, Pass
 
 FORMAT = "hpcflow-passes-1"
-SHOWN = 60  # characters of a value in the text
+MAX_VALUE_LENGTH = 60  # characters of a value in the text
 
 
 class PassRun(NamedTuple):
     """One run of a pass: on which program or partition, before and after, and its time."""
 
     row: Pass
-    what: str
+    subject: str
     before: Any
     after: Any
     seconds: float
@@ -34,9 +34,9 @@ class PassRecord:
     def __init__(self) -> None:
         self.runs: list[PassRun] = []
 
-    def __call__(self, row: Pass, what: str, before: Any, after: Any, seconds: float) -> None:
+    def __call__(self, row: Pass, subject: str, before: Any, after: Any, seconds: float) -> None:
         """Record a run."""
-        self.runs.append(PassRun(row, what, before, after, seconds))
+        self.runs.append(PassRun(row, subject, before, after, seconds))
 
 
 # -- the list
@@ -56,7 +56,7 @@ def _row_data(row: Pass, runs: Sequence[PassRun]) -> dict[str, Any]:
         "phase": row.phase,
         "takes": row.takes.value,
         "gives": row.gives.value,
-        "why": row.why,
+        "why": row.rationale,
         "holds": row.holds,
         "when": row.when,
         "bodies": row.in_bodies,
@@ -103,11 +103,13 @@ def _diff(run: PassRun) -> dict[str, Any]:
     before, after = dict(_nodes(run.before)), dict(_nodes(run.after))
     return {
         "pass": run.row.name,
-        "what": run.what,
+        "what": run.subject,
         "nodes_before": len(before),
         "nodes_after": len(after),
-        "added": [_shown(name, node) for name, node in after.items() if name not in before],
-        "removed": [_shown(name, node) for name, node in before.items() if name not in after],
+        "added": [_node_summary(name, node) for name, node in after.items() if name not in before],
+        "removed": [
+            _node_summary(name, node) for name, node in before.items() if name not in after
+        ],
         "changed": [
             {"name": name, "type": node.type, "fields": fields}
             for name, node in after.items()
@@ -139,7 +141,7 @@ def diff_text(rows: Sequence[Pass], record: PassRecord) -> str:
     return "\n\n".join(blocks)
 
 
-def _shown(name: str, node: Node) -> dict[str, Any]:
+def _node_summary(name: str, node: Node) -> dict[str, Any]:
     return {"name": name, "type": node.type, "inputs": [str(ref) for ref in node.inputs]}
 
 
@@ -180,7 +182,7 @@ def _text(value: Any) -> str:
     else:
         text = " ".join(str(value).split())
     text = text or "none"
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 3]}..."
 
 
 def _nodes(value: Any) -> Iterator[tuple[str, Node]]:

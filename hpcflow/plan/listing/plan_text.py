@@ -27,10 +27,10 @@ MAX_LISTED = 12  # maximum of values and reasons in the text; of the rest it sho
 # -- plain data
 
 
-def plan_data(plan: Plan, made: PartitionLowering = with_plain_kernels) -> dict[str, Any]:
+def plan_data(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> dict[str, Any]:
     """Return the plan and its costs as lists, dicts, strings and numbers.
 
-    `made(part)` is used to predict memory, see `memory_estimate.predict`.
+    `lower(part)` is used to predict memory, see `memory_estimate.predict`.
     """
     cluster = plan.cluster
     driver, rows = plan.parts[plan.driver], cost_model.message_traffic(plan)
@@ -46,13 +46,13 @@ def plan_data(plan: Plan, made: PartitionLowering = with_plain_kernels) -> dict[
         "driver": plan.driver,
         "feeds": list(driver.feeds),
         "fetches": [str(ref) for ref in driver.fetches],
-        "tasks": _task_rows(plan, rows, made),
+        "tasks": _task_rows(plan, rows, lower),
         "idle": _idle_tasks(plan),
         "edges": [_edge_data(edge) for edge in plan.edges],
         "traffic": [_traffic_data(row) for row in rows],
         "collectives": _collective_data(plan),
         "unproved": unproved_properties(plan),
-        "round": None if plan.round is None else plan_data(plan.round, made),
+        "round": None if plan.round is None else plan_data(plan.round, lower),
     }
 
 
@@ -104,7 +104,7 @@ def _node_data(node: Node, plan: Plan) -> dict[str, Any]:
         "inputs": [str(ref) for ref in node.inputs],
         "control": list(node.control),
         "outputs": [_spec_data(spec) for spec in node.specs],
-        "why": plan.why.get(node.name, ""),
+        "why": plan.reasons.get(node.name, ""),
         "line": node.line,
     }
 
@@ -163,9 +163,9 @@ def _collective_data(plan: Plan) -> list[dict[str, Any]]:
 # -- text
 
 
-def plan_text(plan: Plan, made: PartitionLowering = with_plain_kernels) -> str:
+def plan_text(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> str:
     """Return the plan as text: tasks, memory, edges, collectives, reasons, unproved properties."""
-    data = plan_data(plan, made)
+    data = plan_data(plan, lower)
     head = (
         f"plan: mode {data['mode']}{_sync_rule_text(plan)}, {data['ranks']} ranks ="
         f" {data['workers']} workers + {data['servers']} servers; {data['replicas']} replica(s) of"
@@ -178,7 +178,7 @@ def plan_text(plan: Plan, made: PartitionLowering = with_plain_kernels) -> str:
     text = "\n\n".join(section for section in sections if section) + "\n"
     if plan.round is None:
         return text
-    return f"{text}\n-- by the servers themselves, once an update\n\n{plan_text(plan.round, made)}"
+    return f"{text}\n-- by the servers themselves, once an update\n\n{plan_text(plan.round, lower)}"
 
 
 def _sync_rule_text(plan: Plan) -> str:
@@ -330,7 +330,9 @@ def _collectives_text(data: dict[str, Any]) -> str:
 
 
 def _why_text(plan: Plan) -> str:
-    texts = [plan.why[n] for part in plan.parts.values() for n in part.nodes if n in plan.why]
+    texts = [
+        plan.reasons[n] for part in plan.parts.values() for n in part.nodes if n in plan.reasons
+    ]
     reasons = collections.Counter(
         "beside the state they use or sum" if why.startswith("with ") else why for why in texts
     )

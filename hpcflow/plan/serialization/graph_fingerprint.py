@@ -38,9 +38,9 @@ def graph_fingerprint(graph: Graph) -> str:
     return hasher.hexdigest()
 
 
-def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> str | None:
+def first_difference(local: Sequence[OpDigest], remote: Sequence[OpDigest]) -> str | None:
     """Describe the first difference of two ranks' graphs, with both lines; or None."""
-    for i, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+    for i, (a, b) in enumerate(zip(local, remote, strict=False)):
         if a.digest != b.digest:
             if (a.name, a.type) == (b.name, b.type):
                 return (
@@ -51,10 +51,10 @@ def first_difference(mine: Sequence[OpDigest], theirs: Sequence[OpDigest]) -> st
                 f"operation {i} is {a.name!r} ({a.type}, made at {a.line}) here "
                 f"and {b.name!r} ({b.type}, made at {b.line}) there"
             )
-    if len(mine) == len(theirs):
+    if len(local) == len(remote):
         return None
-    here = len(mine) > len(theirs)
-    op = (mine if here else theirs)[min(len(mine), len(theirs))]
+    here = len(local) > len(remote)
+    op = (local if here else remote)[min(len(local), len(remote))]
     side = "here" if here else "there"
     return f"operation {op.name!r} ({op.type}, made at {op.line}) exists only {side}"
 

@@ -69,12 +69,12 @@ RECORDS = (
 )
 
 
-def encode_plan(plan: Plan, mine: LoweredPartition) -> bytes:
-    """Encode a plan; `mine` is the generated code of the driver's partition.
+def encode_plan(plan: Plan, driver_code: LoweredPartition) -> bytes:
+    """Encode a plan; `driver_code` is the generated code of the driver's partition.
 
     Errors: TypeError if the plan contains a value that is not plain data.
     """
-    data = [encode_value(mine), _encode_plan(plan, without=plan.driver)]
+    data = [encode_value(driver_code), _encode_plan(plan, without=plan.driver)]
     return zlib.compress(json.dumps(data, separators=(",", ":")).encode(), SPEED)
 
 
@@ -85,9 +85,9 @@ def decode_plan(data: bytes, cluster: Cluster) -> tuple[Plan, LoweredPartition]:
     return _decode_plan(plan, cluster, {generated.part.task: generated.part}), generated
 
 
-def encode_lowered(mine: LoweredPartition) -> bytes:
+def encode_lowered(lowered: LoweredPartition) -> bytes:
     """Encode the code of a partition. Errors: TypeError if a value is not plain data."""
-    return zlib.compress(json.dumps(encode_value(mine), separators=(",", ":")).encode(), SPEED)
+    return zlib.compress(json.dumps(encode_value(lowered), separators=(",", ":")).encode(), SPEED)
 
 
 def decode_lowered(data: bytes) -> LoweredPartition:
@@ -98,7 +98,7 @@ def decode_lowered(data: bytes) -> LoweredPartition:
 def _encode_plan(plan: Plan, without: str = "") -> list[Any]:
     parts = {task: part for task, part in plan.parts.items() if task != without}
     after = None if plan.round is None else _encode_plan(plan.round)
-    fields = [parts, plan.edges, plan.driver, plan.why, plan.updates, plan.messages]
+    fields = [parts, plan.edges, plan.driver, plan.reasons, plan.updates, plan.messages]
     return [encode_value(fields), plan.cluster.lead, after]
 
 

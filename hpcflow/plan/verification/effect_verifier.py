@@ -132,10 +132,10 @@ class Reachability:
         return bool(self.masks[after] & self.bit[before])
 
 
-def _lost_effect_error(name: str, node: Node, what: str) -> VerifyError:
+def _lost_effect_error(name: str, node: Node, problem: str) -> VerifyError:
     return VerifyError(
         "effects-kept",
-        f"{name}: {node.name!r} {what}",
+        f"{name}: {node.name!r} {problem}",
         op=node.name,
         line=node.line,
         hint="this is an error of hpcflow: please report it with the program",

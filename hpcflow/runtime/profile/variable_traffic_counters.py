@@ -101,8 +101,8 @@ def _sent_traffic(traffic: TrafficCounter, senders: Iterable[MessageSender]) -> 
     for sender in senders:
         for channel, dest, shares in sender.sends:
             nbytes, count = sender.moved(traffic, channel, dest, shares)
-            for way in dict.fromkeys(s.way for s in shares):
-                group = [s for s in shares if s.way == way]
+            for way in dict.fromkeys(s.direction for s in shares):
+                group = [s for s in shares if s.direction == way]
                 remainder = nbytes - count * sum(s.nbytes for s in group)  # of dynamic sizes
                 for share in group:
                     row = totals[share.server, way, share.variable]
@@ -118,7 +118,7 @@ def _predicted_bytes(steps: Sequence[tuple[int, Sequence[ServerMessage]]]) -> Ro
     totals: dict[tuple[Value, ...], float] = collections.defaultdict(float)
     for count, messages in steps:
         for share in (s for message in messages for s in message.shares):
-            totals[share.server, share.way, share.variable] += share.nbytes * count / total
+            totals[share.server, share.direction, share.variable] += share.nbytes * count / total
     return [[*key, nbytes] for key, nbytes in totals.items()]
 
 

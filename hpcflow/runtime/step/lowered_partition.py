@@ -23,7 +23,7 @@ def lower_partition(
     owned_feeds: frozenset[str] = frozenset(),
     inside: bool = False,
     watch: Watch | None = None,
-    label: str = "",
+    subject: str = "",
 ) -> LoweredPartition:
     """The code of a partition and of its loops and branches, for the devices of its task.
 
@@ -31,9 +31,9 @@ def lower_partition(
     values
     (`one_by_one`) no operations are fused. `watch` is called after each pass.
     """
-    target, writes, label = target_of(devices), None, label or part.task
+    target, writes, subject = target_of(devices), None, subject or part.task
     if not settings.one_by_one:
-        part = fused(part, target, settings.verify_passes, watch, label)
+        part = fused(part, target, settings.verify_passes, watch, subject)
         writes = target.writer()
     seconds = (
         cost_model.predicted_seconds_in(part) if inside or _has_messages(part) else _zero_seconds
@@ -46,7 +46,7 @@ def lower_partition(
         owned_feeds,
         writes,
         watch,
-        label,
+        subject,
     )
     frames = [node for node in part.nodes.values() if node.row.control_flow]
     return LoweredPartition(
@@ -55,7 +55,7 @@ def lower_partition(
         {
             node.name: {
                 key: lower_partition(
-                    body, devices, settings, owned, True, watch, f"{label}, {key} of {node.name}"
+                    body, devices, settings, owned, True, watch, f"{subject}, {key} of {node.name}"
                 )
                 for key, body, owned in _frame_partitions(node)
             }

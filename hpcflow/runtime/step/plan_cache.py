@@ -195,7 +195,7 @@ class PlanCache:
                 parts += [("update, ", part) for part in plan.round.parts.values()]
             environment = self.context.devices, self.context.settings
             for begin, part in parts:
-                lower_partition(part, *environment, watch=record, label=f"{begin}{part.task}")
+                lower_partition(part, *environment, watch=record, subject=f"{begin}{part.task}")
             return record
 
         return plan, outlook
