@@ -103,25 +103,29 @@ class Echoing(ThreadGroup):
         self.echoes = [place for place, rank in enumerate(ranks) if rank not in world.live]
 
     def bring(
-        self, key: object, rank: int, label: str, what: Any, combine: Callable[[list], Any]
+        self, key: object, rank: int, label: str, local_input: Any, combine: Callable[[list], Any]
     ) -> CollectiveCall:
         with self.lock, self.world.playing(self.ranks[rank]):
             if self.ranks[rank] == MODEL and self.echoes:
-                brought = self.rounds[key].brought
-                brought.update(dict.fromkeys(self.echoes, (label, what)))
-                if (own := _own_place(what, rank, self.size)) is not None:
-                    brought.update(dict.fromkeys(self.echoes, (label, np.zeros_like(what))))
-                    table = np.zeros_like(what).reshape(self.size, -1)
+                inputs = self.rounds[key].inputs
+                inputs.update(dict.fromkeys(self.echoes, (label, local_input)))
+                if (own := _own_place(local_input, rank, self.size)) is not None:
+                    inputs.update(dict.fromkeys(self.echoes, (label, np.zeros_like(local_input))))
+                    table = np.zeros_like(local_input).reshape(self.size, -1)
                     table[self.echoes] = own
-                    brought[self.echoes[0]] = label, table.reshape(-1)
-            return super().bring(key, rank, label, what, combine)
+                    inputs[self.echoes[0]] = label, table.reshape(-1)
+            return super().bring(key, rank, label, local_input, combine)
 
 
-def _own_place(what: Any, rank: int, size: int) -> np.ndarray | None:
-    """What `rank` wrote into its place of a table of all ranks, if `what` is such a table."""
-    if not isinstance(what, np.ndarray) or what.dtype != np.int64 or what.size % size:
+def _own_place(local_input: Any, rank: int, size: int) -> np.ndarray | None:
+    """What `rank` wrote into its place of a table of all ranks, if `local_input` is one."""
+    if (
+        not isinstance(local_input, np.ndarray)
+        or local_input.dtype != np.int64
+        or local_input.size % size
+    ):
         return None
-    table = what.reshape(size, -1)
+    table = local_input.reshape(size, -1)
     return None if np.delete(table, rank, 0).any() else table[rank]
 
 

@@ -20,7 +20,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Folders with three plans and three kernels of other ages, beside a file of the user's."""
     found = {}
     for kind in (artifact_cache.PLANS, artifact_cache.KERNELS):
-        place = tmp_path / kind.what
+        place = tmp_path / kind.artifacts
         monkeypatch.setenv(kind.setting, str(place))
         folder = artifact_cache.own_cache(kind)
         assert folder is not None and place.stat().st_mode & 0o777 == 0o700
@@ -31,7 +31,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
             os.utime(place / f"{name}{kind.ending}", (made, made))
         (place / f"mine{kind.ending}").write_text("a user's own")
         (place / ("0" * 64)).write_text("of another ending")
-        found[kind.what] = place
+        found[kind.artifacts] = place
     return found
 
 

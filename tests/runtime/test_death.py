@@ -178,7 +178,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         look = failure_detector.WatchedRanks._look
         def looks(self):
             look(self)
-            if self.left == 3:
+            if self.live_count == 3:
                 open(watched, "w").close()
         failure_detector.WatchedRanks._look = looks
         witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
@@ -195,7 +195,7 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
             time.sleep(0.01)
         for process in ranks:
             process.kill()
-        witness.tell({str(tmp_path / "run")!r}, 137)
+        witness.report_failure({str(tmp_path / "run")!r}, 137)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
@@ -243,7 +243,7 @@ def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
         ranks[1].kill()
         while len(seen) < 2:
             time.sleep(0.01)
-        print(witness.tell({str(tmp_path / "run")!r}, 7, {exited}))
+        print(witness.report_failure({str(tmp_path / "run")!r}, 7, {exited}))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],

@@ -170,7 +170,7 @@ def test_a_note_is_signed_by_those_who_fail_in_the_same_way(tmp_path):
     assert first.is_first()
     first.mark_printed()
     assert not any(other.is_first() for other in others[::-1])
-    assert first.others() == [1, 2, 3]
+    assert first.signed_ranks() == [1, 2, 3]
     assert abort_on_error.FailureNote(tmp_path, "TypeError: y\n", 1).is_first()
     assert abort_on_error.FailureNote(tmp_path / "none", text, 1).is_first()
 
