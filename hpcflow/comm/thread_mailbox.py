@@ -171,19 +171,16 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.polls = 0
-        self.posted: dict[
-            Key, collections.deque[ThreadTransfer]
-        ] = {}  # includes receives from any rank
+        # includes receives from any rank
+        self.posted: dict[Key, collections.deque[ThreadTransfer]] = {}
         self.arrived: dict[Key, collections.deque[ThreadMessage]] = {}
-        self.delayed: list[
-            tuple[int, int, ThreadMessage]
-        ] = []  # a heap: (due poll, number, message)
+        # a heap: (due poll, number, message)
+        self.delayed: list[tuple[int, int, ThreadMessage]] = []
         self.count: collections.Counter[Key] = collections.Counter()
         # called for a message without receive
         self.arrives: Callable[[Key], None] = _ignore_arrival
-        self._from_any: dict[
-            int, collections.OrderedDict[int, ThreadMessage]
-        ] = {}  # arrived, by tag
+        # arrived, by tag
+        self._from_any: dict[int, collections.OrderedDict[int, ThreadMessage]] = {}
         self._due: dict[Key, int] = {}  # poll at which the last delayed message is due
         self._numbers = itertools.count()
 

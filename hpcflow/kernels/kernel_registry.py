@@ -48,7 +48,7 @@ Scratch = Callable[[KernelNode], Sequence[tuple[Any, tuple[int, ...]]]]
 PLAIN = "plain"  # the provider of kernels that always serve
 
 
-def _always_serves(node: KernelNode) -> str:
+def _no_reason(node: KernelNode) -> str:
     return ""
 
 
@@ -79,10 +79,10 @@ class Kernel:
     inplace: tuple[int, ...] = ()
     tiles: bool = False
     provider: str = PLAIN
-    refuses: Callable[[KernelNode], str] = _always_serves
+    refuses: Callable[[KernelNode], str] = _no_reason
     exact: bool = False
     scratch: Scratch = _none
-    uncaptured: Callable[[KernelNode], str] = _always_serves
+    uncaptured: Callable[[KernelNode], str] = _no_reason
 
 
 class KernelPreferences(NamedTuple):
@@ -208,12 +208,12 @@ def fast(
     form: Form,
     *,
     on: str,
-    refuses: Callable[[KernelNode], str] = _always_serves,
+    refuses: Callable[[KernelNode], str] = _no_reason,
     inplace: tuple[int, ...] = (),
     tiles: bool = False,
     exact: bool = False,
     scratch: Scratch = _none,
-    uncaptured: Callable[[KernelNode], str] = _always_serves,
+    uncaptured: Callable[[KernelNode], str] = _no_reason,
 ) -> Callable[
     [Callable[[Any, KernelNode], Callable[..., Any]]],
     Callable[[Any, KernelNode], Callable[..., Any]],

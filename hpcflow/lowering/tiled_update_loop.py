@@ -25,9 +25,8 @@ class TileLoop:
         self.flat: dict[str, str] = {}  # name of a tile -> the flat array it is sliced from
         self.scratch: list[tuple[str, Use]] = []  # (tile, buffer) of values of one tile
         self.targets: dict[str, str] = {}  # variable -> the name of its tile
-        self.pinned_versions: dict[
-            str, str
-        ] = {}  # variable -> its pinned version, copied before the update
+        # variable -> its pinned version, copied before the update
+        self.pinned_versions: dict[str, str] = {}
 
     def write(self) -> None:
         """Add the instructions before the loop, the loop, and the end of the updates."""

@@ -56,12 +56,10 @@ class UpdateGroup:
         self.pick_callback: Callable[[np.ndarray], None] | None = None  # waits for enough gradients
         self.contributions: dict[str, dict[int, Contribution]] = {}  # sum -> worker -> contribution
         self.sums: dict[str, np.ndarray] = {}  # buffers of the sums
-        self.sum_callbacks: dict[
-            str, list[Callable[..., None]]
-        ] = {}  # sum -> callbacks for its value
-        self.end_callbacks: list[
-            tuple[int, Callback]
-        ] = []  # (version, callback at the end of its update)
+        # sum -> callbacks for its value
+        self.sum_callbacks: dict[str, list[Callable[..., None]]] = {}
+        # (version, callback at the end of its update)
+        self.end_callbacks: list[tuple[int, Callback]] = []
         self.waiters: list[Waiter] = []  # workers to check again after this update
 
     @property
@@ -79,11 +77,9 @@ class SyncCoordinator:
     def __init__(self, rule: SyncRule, workers: int) -> None:
         self.rule, self.workers = rule, workers
         self.channels: dict[str, UpdateGroup] = {}
-        self.used_gradients, self.late, self.dropped_gradients = (
-            [0] * workers,
-            [0] * workers,
-            [0] * workers,
-        )
+        # by worker
+        self.used_gradients, self.late = [0] * workers, [0] * workers
+        self.dropped_gradients = [0] * workers
         self.lead = 0  # the maximum steps a worker was ahead of the slowest when it began one
         self.ranks = [-1] * workers  # worker -> rank; -1 before its first step
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
@@ -91,9 +87,8 @@ class SyncCoordinator:
         self._present, self._clocks = ActiveWorkers(workers), WorkerClocks(workers)
         self._slowest = FirstWorkers(workers)
         self._waiters: dict[Callable[..., None], Waiter] = {}  # by callback
-        self._waiters_by_clock: dict[
-            int, list[Waiter]
-        ] = {}  # clock -> workers that wait with this clock
+        # clock -> workers that wait with this clock
+        self._waiters_by_clock: dict[int, list[Waiter]] = {}
         self._numbers = itertools.count()
 
     def channel(self, name: str) -> UpdateGroup:

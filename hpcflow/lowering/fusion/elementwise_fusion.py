@@ -128,9 +128,8 @@ class _FusionFinder:
                 reading = node_mapping(part, node, exact)
                 if reading is not None:
                     self.mappings[name] = reading
-        self.assigned: dict[
-            str, NodeMapping
-        ] = {}  # node -> its reading in the domain it was put in
+        # node -> its reading in the domain it was put in
+        self.assigned: dict[str, NodeMapping] = {}
         self.domains: dict[str, IterationSpace] = {}
 
     def put(self, items: SegmentItems, node: Node) -> None:

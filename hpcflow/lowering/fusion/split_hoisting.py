@@ -33,9 +33,8 @@ class _SplitRewriter:
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
         self.instead: dict[str, list[Node]] = {}  # node -> the nodes that replace it
-        self.inserted_after: dict[
-            str, list[Node]
-        ] = {}  # node -> new nodes after it that split its values
+        # node -> new nodes after it that split its values
+        self.inserted_after: dict[str, list[Node]] = {}
         self.parts: dict[tuple[Ref, int, int], list[Ref]] = {}  # (value, axis, count) -> its parts
         self.values: dict[Ref, Ref] = {}
         self.names = set(part.nodes)

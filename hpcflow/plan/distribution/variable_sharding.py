@@ -69,9 +69,8 @@ class _VariableSharder:
         self.order: dict[str, tuple[str, ...]] = {}  # sharded node -> nodes to follow instead
         self.rows: dict[tuple[Ref, VariableShard], Ref] = {}
         self.values: dict[Ref, ShardedValue] = {}
-        self.picks: dict[
-            tuple[Ref, ...], tuple[RowSelection, ...]
-        ] = {}  # indices(, values) -> picks
+        # indices(, values) -> picks
+        self.picks: dict[tuple[Ref, ...], tuple[RowSelection, ...]] = {}
         self.gathered: dict[tuple[Ref, ...], list[str]] = {}  # values, indices -> nodes of pieces
 
     def run(self) -> Program:

@@ -87,9 +87,8 @@ class Executor(ProgressLock):
         self.ready: collections.deque[tuple] = collections.deque()  # arguments of `run_segment`
         self.watch = comm.watch if comm is not None else None  # reports completed requests
         self.polled_waits: list[Waiting] = []  # waits that cannot be watched, and must be tested
-        self.background_requests: list[
-            Request
-        ] = []  # tested in each poll, though no step waits for them
+        # tested in each poll, though no step waits for them
+        self.background_requests: list[Request] = []
         self.calls: collections.deque[object] = collections.deque()  # Python functions in threads
         self.collective_order = CollectiveOrder()
         # steps in flight with collectives, if replicas recover from the loss of one (shrink)

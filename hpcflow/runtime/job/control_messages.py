@@ -154,9 +154,8 @@ class MessageDispatcher:
         self.served: dict[tuple[int, int], RemotelyDrivenPlan] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, DrivenPlan] = weakref.WeakValueDictionary()
-        self.early_steps: dict[
-            tuple[int, int], tuple[int, int]
-        ] = {}  # unregistered plan -> slot, step
+        # unregistered plan -> slot, step
+        self.early_steps: dict[tuple[int, int], tuple[int, int]] = {}
         self.repeated: list[ServerDrivenPlan] = []  # server-driven plans that this rank drives
         self.following: set[tuple[int, int]] = set()  # those that another server drives
         self.compiled: weakref.WeakValueDictionary[tuple[int, bytes], CompiledPartition] = (

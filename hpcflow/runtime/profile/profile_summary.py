@@ -238,7 +238,7 @@ def span_union(spans: Iterable[Span]) -> list[Span]:
 
 
 def span_difference(spans: Sequence[Span], subtracted: Sequence[Span]) -> list[Span]:
-    """The difference `spans` minus `others`; both are disjoint and in order."""
+    """The difference `spans` minus `subtracted`; both are disjoint and in order."""
     out: list[Span] = []
     j = 0
     for start, end in spans:

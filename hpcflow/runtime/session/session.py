@@ -107,9 +107,8 @@ class Session:
         self._lanes = ArenaLeases(self.context)
         self._runners: dict[Fetches, Runner] = {}  # fetches -> the last runner
         self._timed: dict[Fetches, DeadlineRun] = {}  # fetches -> the last step with a deadline
-        self._families: dict[
-            Fetches, ShapeSpecializations
-        ] = {}  # (fetches, fed tensors) -> their plans
+        # (fetches, fed tensors) -> their plans
+        self._families: dict[Fetches, ShapeSpecializations] = {}
         self._growth = GraphGrowth()
         self._lock = threading.Lock()
         self._closed = False

@@ -263,9 +263,8 @@ class StateStore:
         self.number = number
         self.seed = seed or SessionSeed()  # seed of random ops without a seed
         self.states: dict[str, VariableState] = {}
-        self.other_states: dict[
-            tuple[str, str], tuple[State, Node]
-        ] = {}  # (state, node that created it)
+        # (state, node that created it)
+        self.other_states: dict[tuple[str, str], tuple[State, Node]] = {}
         self.driver = -1  # the rank whose plan is being compiled
         self.draws: dict[tuple[str, str], DrawCount] = {}  # (fetches, random op) -> draws made
 

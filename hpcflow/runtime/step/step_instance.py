@@ -585,7 +585,7 @@ class StepInstance:
 
 
 def _ignore_end(instance: StepInstance) -> None:
-    """Default of `done` and `failed`: does nothing."""
+    """Default of `on_done` and `failed`: does nothing."""
 
 
 StepObserver = Observer[CompiledPartition, StepInstance]
