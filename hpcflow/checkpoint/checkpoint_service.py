@@ -57,7 +57,7 @@ def answer(
 
 def survey_variables(store: StateStore, array_names: Mapping[str, str]) -> dict[str, Any]:
     """This rank's variables among `array_names`, and the random draws that it has made."""
-    draws = [[label, op, d.made] for (label, op), d in store.draws.items()]
+    draws = [[label, op, d.total] for (label, op), d in store.draws.items()]
     return {"held": parallel_hdf5_write.local_pieces(store, array_names), "draws": draws}
 
 

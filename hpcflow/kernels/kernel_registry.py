@@ -70,7 +70,7 @@ class Kernel:
 
     `uncaptured(node)` says why a CUDA graph cannot capture the kernel, "" if it can. A kernel that
     can be captured neither reads values on the host nor keeps state there between calls. The
-    exception is a random generator object: it counts its draws in `draws.made` and, while its
+    exception is a random generator object: it counts its draws in `draws.total` and, while its
     `counter` is an array (one uint64 on the device), reads the number of earlier draws there.
     """
 

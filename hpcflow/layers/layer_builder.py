@@ -11,7 +11,7 @@ from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.static_shape import as_shape, shape_text
 from hpcflow.ops.nn import nn_ops
 from hpcflow.ops.nn.layer_objects import Layer
-from hpcflow.ops.shape_inference import named
+from hpcflow.ops.shape_inference import rename_function
 from hpcflow.ops.variables.initializer_objects import Zeros
 
 Function = Callable[..., Any]
@@ -97,7 +97,7 @@ def function(cls: type[OfTensor], reuse: bool = True) -> Function:
         return cls(**arguments, **scope)(inputs, **how)
 
     layer.__signature__ = signature  # type: ignore[attr-defined]
-    return named(layer, cls.what, cls.__doc__)
+    return rename_function(layer, cls.what, cls.__doc__)
 
 
 def known_size(x: Any, axis: int, label: str) -> int:

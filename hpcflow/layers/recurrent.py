@@ -12,7 +12,7 @@ from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.rnn.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn
 from hpcflow.ops.rnn.rnn_cell_wrappers import DropoutWrapper, MultiRNNCell
 from hpcflow.ops.rnn.rnn_cells import BasicRNNCell, GRUCell, LSTMCell, RNNCell
-from hpcflow.ops.shape_inference import named
+from hpcflow.ops.shape_inference import rename_function
 from hpcflow.ops.variables.variable_scope import variable_scope
 
 
@@ -56,7 +56,7 @@ def _recurrent(layer_name: str, make: Callable[..., RNNCell], doc: str) -> Funct
             )
             return concat(both, 2), last
 
-    return named(recurrent, layer_name, doc)
+    return rename_function(recurrent, layer_name, doc)
 
 
 rnn = _recurrent(

@@ -125,14 +125,14 @@ def einsum(node: CostNode, inputs: Sequence[Spec]) -> float:
     return len(terms) * every if every > elements(node.specs[0]) else (len(terms) - 1) * every
 
 
-def fft(each: float, whole: int) -> Count:
-    """Count an FFT over the last `rank` axes of `whole`: 0 for input 0, -1 for output -1."""
+def fft(flops_per_point: float, index: int) -> Count:
+    """Count an FFT over the last `rank` axes of tensor `index`: 0 for input 0, -1 for output -1."""
 
     def count(node: CostNode, inputs: Sequence[Spec]) -> float:
-        spec = (*inputs, *node.specs)[whole]
+        spec = (*inputs, *node.specs)[index]
         assert spec.shape is not None
         points = size_of(spec.shape[-node.attrs["rank"] :])
-        return each * elements(spec) * math.log2(max(points, 2))
+        return flops_per_point * elements(spec) * math.log2(max(points, 2))
 
     return count
 

@@ -173,11 +173,11 @@ def import_graph_def(
 class _GraphReader:
     """Creates the operations of a graph given as plain data."""
 
-    def __init__(self, graph: Graph, prefix: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Graph, prefix: str, input_map: Mapping[str, Any]) -> None:
         self.graph, self.prefix = graph, prefix
-        self.given = {
+        self.input_map = {
             key if ":" in key else f"{key}:0": convert_to_tensor(value)
-            for key, value in given.items()
+            for key, value in input_map.items()
         }
         self.ops: dict[str, Operation] = {}
         self.variables: dict[str, Variable] = {}
@@ -188,7 +188,7 @@ class _GraphReader:
             raise ValueError(f"its format is {graph_def['format']!r}")
         self.written = graph_def["bodies"]
         there = {f"{n['name']}:{i}" for n in graph_def["nodes"] for i in range(len(n["shapes"]))}
-        unknown = sorted(set(self.given) - there)
+        unknown = sorted(set(self.input_map) - there)
         if unknown:
             raise GraphError(f"input_map names {unknown[0]!r}, which the imported graph lacks")
         for node in graph_def["nodes"]:
@@ -206,8 +206,8 @@ class _GraphReader:
         return self.ops[name]
 
     def _tensor(self, name: str) -> Tensor:
-        if name in self.given:
-            return self.given[name]
+        if name in self.input_map:
+            return self.input_map[name]
         op, _, index = name.rpartition(":")
         if op not in self.ops or int(index) >= len(self.ops[op].outputs):
             raise GraphError(f"the imported graph has no tensor {name!r}")

@@ -41,7 +41,7 @@ from hpcflow.graph.static_shape import (
 from hpcflow.platform.exception_translation import value_text
 
 Attrs = dict[str, Any]
-SMALL = 64  # largest integer constants that are propagated at graph construction
+MAX_CONSTANT_SIZE = 64  # largest integer constants that are propagated at graph construction
 KINDS = {
     "b": "booleans",
     "i": "integers",
@@ -71,7 +71,7 @@ def first_output(
     return make(type, inputs, attrs, name).outputs[0]
 
 
-def named(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
+def rename_function(function: Callable[..., Any], name: str, doc: str | None) -> Callable[..., Any]:
     """`function`, renamed to the public function `name`."""
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -149,27 +149,27 @@ def operand(value: Any, kinds: str) -> Tensor:
     return convert_to_tensor(value)
 
 
-def several(values: Any, what: str) -> list[Any]:
-    """The elements of a list argument `what`.
+def several(values: Any, op_name: str) -> list[Any]:
+    """The elements of a list argument of `op_name`.
 
     Errors: ArgumentError if it is empty.
     """
     if not isinstance(values, Iterable):
         raise ArgumentError(
-            f"{what} takes a list of tensors, not {value_text(values)}", line=user_line()
+            f"{op_name} takes a list of tensors, not {value_text(values)}", line=user_line()
         )
     return list(values)
 
 
-def tensors(values: Sequence[Any], what: str) -> list[Tensor]:
+def tensors(values: Sequence[Any], op_name: str) -> list[Tensor]:
     """Tensors of one dtype: that of the first element that is a tensor.
 
     Errors: ShapeError if the list is empty.
     """
-    values = several(values, what)
+    values = several(values, op_name)
     lead = next((v for v in values if isinstance(v, Tensor) or hasattr(v, "as_tensor")), None)
     if not values:
-        raise ShapeError(f"{what} needs at least one tensor")
+        raise ShapeError(f"{op_name} needs at least one tensor")
     first = convert_to_tensor(values[0] if lead is None else lead)
     return [like(v, first) for v in values]
 
@@ -261,7 +261,11 @@ def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec])
 
     `function` returns None if there is no value, because the op would raise an error.
     """
-    if spec.dtype.kind not in "iub" or not is_known(spec.shape) or size_of(spec.shape) > SMALL:
+    if (
+        spec.dtype.kind not in "iub"
+        or not is_known(spec.shape)
+        or size_of(spec.shape) > MAX_CONSTANT_SIZE
+    ):
         return spec
     values = [s.value for s in inputs]
     if any(v is None for v in values):
@@ -318,20 +322,20 @@ def require_alike(type: str, *tensors: Tensor) -> None:
             raise
 
 
-def with_shape_of(made: Tensor, t: Tensor, what: str) -> Tensor:
-    """`made`, checked to have the shape of `t`.
+def with_shape_of(result: Tensor, t: Tensor, op_name: str) -> Tensor:
+    """`result`, checked to have the shape of `t`.
 
     Errors: ShapeError if other operands broadcast it to a larger one.
     """
     try:
-        made.set_shape(merge_shapes(made.shape, t.shape))
+        result.set_shape(merge_shapes(result.shape, t.shape))
     except ShapeError:
         raise ShapeError(
-            f"{what} of shape {shape_text(t.shape)} does not fit bounds of shape "
-            f"{shape_text(made.shape)}",
+            f"{op_name} of shape {shape_text(t.shape)} does not fit bounds of shape "
+            f"{shape_text(result.shape)}",
             line=user_line(),
         ) from None
-    return made
+    return result
 
 
 def truth(condition: Any) -> Tensor:
@@ -341,17 +345,17 @@ def truth(condition: Any) -> Tensor:
     return convert_to_tensor(condition, bool_)
 
 
-def integer_argument(value: Any, what: str) -> int:
+def integer_argument(value: Any, name: str) -> int:
     """An integer argument: an int, a NumPy integer, or a constant tensor.
 
-    Errors: ArgumentError, which calls it `what`.
+    Errors: ArgumentError, which calls it `name`.
     """
     if isinstance(value, int):
         return value
     static = value.constant if isinstance(value, Tensor) else value
     array = np.asarray(static) if isinstance(static, (float, np.ndarray, np.generic)) else None
     if array is None or array.ndim or not _is_whole(array):
-        raise ArgumentError(f"{what} is {value_text(value)}, not an integer", line=user_line())
+        raise ArgumentError(f"{name} is {value_text(value)}, not an integer", line=user_line())
     return int(array)
 
 
@@ -407,16 +411,16 @@ def one_axis(axis: Any) -> Any:
     return resolved if isinstance(resolved, Tensor) else integer_argument(axis, "axis")
 
 
-def told_count(value: Any, what: str) -> tuple[int | None, list[Tensor]]:
+def count_argument(value: Any, name: str) -> tuple[int | None, list[Tensor]]:
     """A static number, or None and the scalar tensor with its value at run time."""
     if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
         tensor = convert_to_tensor(value)
         if tensor.constant is None:
-            require(what, tensor.spec, "iu")
-            require_rank(what, tensor.spec, 0)
+            require(name, tensor.spec, "iu")
+            require_rank(name, tensor.spec, 0)
             return None, [tensor]
         value = tensor
-    return integer_argument(value, what), []
+    return integer_argument(value, name), []
 
 
 def normal_axis(axis: int, rank: int) -> int:

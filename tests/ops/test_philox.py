@@ -103,7 +103,7 @@ def tries(xp: object, first: int, count: int) -> list[np.ndarray]:
     draws = [
         (rejection_sampling_kernels.gamma, alpha),
         (rejection_sampling_kernels.poisson, rate),
-        (rejection_sampling_kernels.whole, span),
+        (rejection_sampling_kernels.uniform_integers, span),
     ]
     return [draw(words(xp), first, count, given) for draw, given in draws]
 

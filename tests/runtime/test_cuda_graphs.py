@@ -163,7 +163,7 @@ def only_once(make: Any) -> Any:
 
     def made(self: Any, device: Any, stream: Any, specs: Any, drawing: Any) -> None:
         make(self, device, stream, specs, drawing)
-        self.draws = [DrawCount(kernel.draws.made) for kernel in drawing]
+        self.draws = [DrawCount(kernel.draws.total) for kernel in drawing]
 
     return made
 

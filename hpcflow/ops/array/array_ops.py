@@ -26,7 +26,7 @@ from hpcflow.graph.static_shape import (
     size_of,
 )
 from hpcflow.ops.shape_inference import (
-    SMALL,
+    MAX_CONSTANT_SIZE,
     Attrs,
     axes_argument,
     first_output,
@@ -537,7 +537,11 @@ def _range(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     if len(limits) < len(inputs):
         return [Spec(inputs[0].dtype, (None,))]
     count, dtype = _length(*limits), inputs[0].dtype
-    return [Spec(dtype, (count,), np.arange(*limits, dtype=dtype) if count <= SMALL else None)]
+    return [
+        Spec(
+            dtype, (count,), np.arange(*limits, dtype=dtype) if count <= MAX_CONSTANT_SIZE else None
+        )
+    ]
 
 
 def _length(start: Any, limit: Any, delta: Any) -> int:

@@ -36,13 +36,13 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.named_results import TopKV2
 from hpcflow.ops.shape_inference import (
     Attrs,
+    count_argument,
     first_output,
     make,
     normal_axis,
     one_axis,
     require,
     require_rank,
-    told_count,
 )
 
 # -- cumulative sums, products, and log-sum-exp
@@ -181,6 +181,6 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
     Of equal elements the first comes first; NaN counts as largest. `sorted` has no effect.
     """
-    static, extra = told_count(k, "k")
+    static, extra = count_argument(k, "k")
     values, indices = make("TopK", [convert_to_tensor(input), *extra], {"k": static}, name).outputs
     return TopKV2(values, indices)

@@ -33,32 +33,32 @@ from hpcflow.ops.shape_inference import first_output, operands, require
 # -- values
 
 
-def _known(t: Tensor) -> Any:
+def _static_value(t: Tensor) -> Any:
     """The value of `t` if it is constant."""
     return t.op.attrs["value"] if t.op.type == "Const" else t.constant
 
 
 def _make_assertion(
     condition: Tensor,
-    known: Any,
-    what: str,
+    static_value: Any,
+    description: str,
     data: Sequence[Any],
     options: tuple[Any, int | None, str | None, str | None],
 ) -> Operation:
     """The assertion of `condition`.
 
-    Errors: AssertError at graph construction if `known`, its value, is false.
+    Errors: AssertError at graph construction if `static_value`, its value, is false.
     """
     user_data, summarize, message, name = options
-    text = f"{message}: {what}" if message else what
-    if known is not None and not np.all(known):
+    text = f"{message}: {description}" if message else description
+    if static_value is not None and not np.all(static_value):
         raise AssertError(f"assertion failed: {text}", line=user_line())
     shown = [text, *(data if user_data is None else user_data)]
     return Assert(reduce_all(condition), shown, summarize, name)
 
 
 def _comparison(
-    sign: str, compare: Callable[..., Tensor], known: Callable[..., Any], doc: str
+    sign: str, compare: Callable[..., Tensor], static_compare: Callable[..., Any], doc: str
 ) -> Any:
     def function(
         x: Any,
@@ -69,8 +69,8 @@ def _comparison(
         name: str | None = None,
     ) -> Operation:
         a, b = operands(x, y)
-        values = _known(a), _known(b)
-        holds = None if any(v is None for v in values) else known(*values)
+        values = _static_value(a), _static_value(b)
+        holds = None if any(v is None for v in values) else static_compare(*values)
         text = f"x {sign} y does not hold everywhere, x ({a.name}) and y ({b.name})"
         return _make_assertion(compare(a, b), holds, text, [a, b], (data, summarize, message, name))
 
@@ -141,20 +141,22 @@ assert_non_positive = _against_zero(assert_less_equal, "0 or less")
 
 def _rank_holds(
     x: Any,
-    fits: Callable[[int], bool],
+    is_valid_rank: Callable[[int], bool],
     condition: Callable[[Tensor], Tensor],
-    needed: str,
+    requirement: str,
     options: tuple[Any, int | None, str | None, str | None],
 ) -> Operation:
     t = convert_to_tensor(x)
     text = f"{options[2]}: " if options[2] else ""
     if t.shape is not None:
-        if not fits(len(t.shape)):
-            raise ShapeError(f"{text}{t.name!r} has shape {shape_text(t.shape)}, not rank {needed}")
+        if not is_valid_rank(len(t.shape)):
+            raise ShapeError(
+                f"{text}{t.name!r} has shape {shape_text(t.shape)}, not rank {requirement}"
+            )
         return no_op(options[3] or "assert_rank")
     actual = rank(t)
     return _make_assertion(
-        condition(actual), None, f"the rank of {t.name} is not {needed}", [actual], options
+        condition(actual), None, f"the rank of {t.name} is not {requirement}", [actual], options
     )
 
 

@@ -73,9 +73,9 @@ def components(leaf: Any) -> list[Any]:
     return list(leaf.parts()) if hasattr(leaf, "parts") else [leaf]
 
 
-def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
+def take_apart(structure: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]]:
     """The tensors in a structure, and the function that packs such tensors into the structure."""
-    leaves = nested_structure.flatten_structure(given)
+    leaves = nested_structure.flatten_structure(structure)
     parts = [components(leaf) for leaf in leaves]
 
     def rebuild(tensors: Sequence[Tensor]) -> Any:
@@ -83,7 +83,7 @@ def take_apart(given: Any) -> tuple[list[Any], Callable[[Sequence[Tensor]], Any]
         for leaf, part in zip(leaves, parts, strict=True):
             leaf_tensors, rest = rest[: len(part)], rest[len(part) :]
             rebuilt.append(leaf.of(leaf_tensors) if hasattr(leaf, "parts") else leaf_tensors[0])
-        return nested_structure.pack_structure(given, rebuilt)
+        return nested_structure.pack_structure(structure, rebuilt)
 
     return [t for part in parts for t in part], rebuild
 
@@ -257,7 +257,7 @@ def while_loop(
             f"history {history!r} is not known", hint=f"use one of {', '.join(HISTORIES)}"
         )
     if maximum_iterations is not None:
-        return _counted(**locals())
+        return _bounded_loop(**locals())
     history = "host" if swap_memory and history == "keep" else history
     facts = {"back_prop": bool(back_prop), "history": history}
     return _build_while(cond, body, loop_vars, shape_invariants, name, return_same_structure, facts)
@@ -288,8 +288,8 @@ def _build_while(
 
     last: list[Any] = []
 
-    def next_values(made: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        last.append(_next_values(made, structure, single))
+    def next_values(results: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+        last.append(_next_values(results, structure, single))
         return take_apart(last[-1])[0], []
 
     test = _test(graph, scope, params, lambda *p: cond(*given(p)))
@@ -400,7 +400,7 @@ def _check_invariant(param: Tensor, result: Tensor) -> None:
         )
 
 
-def _counted(maximum_iterations: Any, **arguments: Any) -> Any:
+def _bounded_loop(maximum_iterations: Any, **arguments: Any) -> Any:
     """A loop with a maximum number of iterations, which has a counter."""
     cond, body, loop_vars = (arguments.pop(k) for k in ("cond", "body", "loop_vars"))
     limit = convert_to_tensor(maximum_iterations, int32)

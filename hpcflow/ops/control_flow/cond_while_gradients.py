@@ -51,17 +51,17 @@ def carries(t: Tensor) -> bool:
 class GradientBody(FunctionBody):
     """The body of a gradient: maps values of the forward function to kept values.
 
-    `forward` is a function of `owner`, which is a loop if `kept` is given.
+    `forward` is a function of `owner`, which is a loop if `storage` is given.
     """
 
     def __init__(
-        self, outer: Graph, name: str, owner: Operation, forward: Function, kept: str = ""
+        self, outer: Graph, name: str, owner: Operation, forward: Function, storage: str = ""
     ) -> None:
         super().__init__(outer, name)
-        self.owner, self.forward, self.how, self.loop = owner, forward, kept, bool(kept)
+        self.owner, self.forward, self.storage, self.loop = owner, forward, storage, bool(storage)
         self.pushes: list[Tensor] = []  # in the forward body: lists after pushes
         self.heads: list[Tensor] = []  # in the forward body: lists before pushes
-        self.kept: list[Tensor] = []  # in this body: list parameters to pop from
+        self.list_params: list[Tensor] = []  # in this body: list parameters to pop from
         self.rests: list[Tensor] = []  # in this body: lists after pops
         self._adopted: dict[Tensor, Tensor] = {}
         self._changed: set[Operation] | None = None  # variables updated or tested
@@ -71,16 +71,16 @@ class GradientBody(FunctionBody):
         if t.graph is not self.forward.body:
             return super().adopt(t)
         if t not in self._adopted:
-            self._adopted[t] = self._brought(t)
+            self._adopted[t] = self._import_forward(t)
         return self._adopted[t]
 
-    def _brought(self, t: Tensor) -> Tensor:
+    def _import_forward(self, t: Tensor) -> Tensor:
         outside = {param: outer for outer, param in self.forward.captures}
         if t in outside:
             return super().adopt(outside[t])
         if t.op.type == "ReadVariable" and self._is_read_once(t.op):
             return super().adopt(self._read_outside(t))
-        recomputable = self.how == "recompute" or not t.op.inputs
+        recomputable = self.storage == "recompute" or not t.op.inputs
         if recomputable and t.op.type != "Parameter" and lookup_op(t.op.type).pure:
             return self._recomputed(t)
         return self._save_and_pop(t)
@@ -134,13 +134,13 @@ class GradientBody(FunctionBody):
                 if self.loop
                 else tensor_list_ops.empty()
             )
-            self.pushes.append(tensor_list_ops.push(head, t, host=self.how == "host"))
+            self.pushes.append(tensor_list_ops.push(head, t, host=self.storage == "host"))
         self.heads.append(head)
         with self.inside():
             param = self.parameter(tensor_list_ops.LIST, name)
             with self.beside(t.op):
-                rest, value = tensor_list_ops.pop(param, t, host=self.how == "host")
-        self.kept.append(param)
+                rest, value = tensor_list_ops.pop(param, t, host=self.storage == "host")
+        self.list_params.append(param)
         self.rests.append(rest)
         return value
 
@@ -154,12 +154,12 @@ class GradientBody(FunctionBody):
         return super().__contains__(name) or name in self.forward.body
 
     def gradients(
-        self, given: Sequence[tuple[Tensor, Tensor]], xs: Sequence[Tensor]
+        self, output_grads: Sequence[tuple[Tensor, Tensor]], xs: Sequence[Tensor]
     ) -> list[Tensor | None]:
         """The gradients of `xs` in the forward body, from pairs (result, its gradient)."""
         with self.inside():
-            seeds = [self.adopt(g) for _, g in given]
-            grads: Any = OPERATORS["gradients"]([y for y, _ in given], list(xs), seeds)
+            seeds = [self.adopt(g) for _, g in output_grads]
+            grads: Any = OPERATORS["gradients"]([y for y, _ in output_grads], list(xs), seeds)
             return [None if g is None else convert_to_tensor(g) for g in grads]
 
 
@@ -196,9 +196,9 @@ def latest(operation: Operation) -> Operation:
     return operation
 
 
-def _list_in_graph(graph: Graph, kept: Tensor) -> Tensor:
+def _list_in_graph(graph: Graph, tensor_list: Tensor) -> Tensor:
     """A list as a value of `graph`; one from outside a body is copied, since it may repeat."""
-    here = graph.adopt(kept)
+    here = graph.adopt(tensor_list)
     return here if graph.origin(here) is None else tensor_list_ops.copied(here)
 
 
@@ -249,7 +249,7 @@ def cond_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
             pairs = [(side_grads[side].get(o), o) for o in active]
             full = [back.adopt(zeros_of(back.adopt(o)) if g is None else g) for g, o in pairs]
         here = [_list_in_graph(graph, t) for t in saved_lists[side]]
-        lists_of = tuple(zip(here, back.kept, strict=True))
+        lists_of = tuple(zip(here, back.list_params, strict=True))
         f = close_function(back, [], full)
         attrs[side] = f.but(captures=(*f.captures, *lists_of))
     inputs = [op.inputs[0], *attrs["then"].outer, *attrs["else"].outer]
@@ -325,7 +325,7 @@ def while_gradient(op: Operation, *grads: Tensor | None) -> list[Any]:
                 used.append(o)
     saved_lists, ran = _extended_while(op, back)
     inits = [_start(op, i, grads) for i in moving] + [zeros_of(o) for o in used]
-    step = close_function(back, [count, *flows, *sums, *back.kept], [*ends, *back.rests])
+    step = close_function(back, [count, *flows, *sums, *back.list_params], [*ends, *back.rests])
     test = _remaining(graph, step)
     inputs = [ran, *inits, *(_list_in_graph(graph, t) for t in saved_lists), *step.outer]
     attrs: Attrs = {"cond": test, "body": step, "lists": 0, "of": op.name}

@@ -66,10 +66,10 @@ def _returned(index: int, value: Any, dtype: np.dtype) -> np.ndarray:
 # -- text output
 
 
-def summary(array: np.ndarray, most: int) -> str:
+def summary(array: np.ndarray, limit: int) -> str:
     """The first elements of an array in order: `[1 2 3...]`."""
     flat = array.reshape(-1)
-    shown = flat if most < 0 else flat[:most]
+    shown = flat if limit < 0 else flat[:limit]
     text = " ".join(_text(v) for v in shown.tolist())
     return f"[{text}{'...' if shown.size < flat.size else ''}]"
 
@@ -80,11 +80,13 @@ def _text(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
-def described(xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], most: int) -> list[str]:
+def described(
+    xp: Any, layout: Sequence[str | None], arrays: Sequence[Any], limit: int
+) -> list[str]:
     """The texts of `layout` with the values of the tensors between them."""
     remaining = iter(arrays)
     return [
-        f"[{text}]" if text is not None else summary(on_host(xp, next(remaining)), most)
+        f"[{text}]" if text is not None else summary(on_host(xp, next(remaining)), limit)
         for text in layout
     ]
 
@@ -121,7 +123,7 @@ def _assert(xp: Any, node: KernelNode) -> Callable[..., Any]:
 # -- checked values
 
 
-def _same(xp: Any, node: KernelNode) -> Callable[..., Any]:
+def _copy_inputs(xp: Any, node: KernelNode) -> Callable[..., Any]:
     outputs = len(node.outputs)
 
     def run(*args: Any) -> None:
@@ -131,5 +133,5 @@ def _same(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-kernel("IdentityN", "out", moves=True)(_same)
-kernel("CustomGradient", "out", moves=True)(_same)
+kernel("IdentityN", "out", moves=True)(_copy_inputs)
+kernel("CustomGradient", "out", moves=True)(_copy_inputs)

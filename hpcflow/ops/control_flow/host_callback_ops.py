@@ -74,15 +74,15 @@ def py_func(
 # -- printing and assertions: data is tensors and texts
 
 
-def _layout(data: Any, what: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
+def _layout(data: Any, op_name: str) -> tuple[list[Tensor], tuple[str | None, ...]]:
     """The tensors of `data`, and its texts with None for each tensor."""
     if isinstance(data, (str, Tensor)) or not isinstance(data, (list, tuple)):
-        raise GraphError(f"{what} takes a list of tensors and strings, not {data!r}")
+        raise GraphError(f"{op_name} takes a list of tensors and strings, not {data!r}")
     layout = tuple(d if isinstance(d, str) else None for d in data)
     return [convert_to_tensor(d) for d in data if not isinstance(d, str)], layout
 
 
-def _shown(summarize: int | None) -> int:
+def _element_limit(summarize: int | None) -> int:
     """The number of elements shown per tensor."""
     return SUMMARY if summarize is None else integer_argument(summarize, "summarize")
 
@@ -120,7 +120,7 @@ def Print(
     """
     tensors, layout = _layout(data, "Print")
     attrs: Attrs = {"layout": layout, "message": message or "", "first_n": first_n}
-    attrs["summarize"] = _shown(summarize)
+    attrs["summarize"] = _element_limit(summarize)
     return first_output("Print", [convert_to_tensor(input_), *tensors], attrs, name)
 
 
@@ -133,7 +133,7 @@ def Assert(
     Errors: AssertError at run time, with the data, the operation, its line and the rank.
     """
     tensors, layout = _layout(data, "Assert")
-    attrs: Attrs = {"layout": layout, "summarize": _shown(summarize)}
+    attrs: Attrs = {"layout": layout, "summarize": _element_limit(summarize)}
     return make("Assert", [convert_to_tensor(condition, bool_), *tensors], attrs, name)
 
 

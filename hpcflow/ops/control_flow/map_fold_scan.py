@@ -136,7 +136,9 @@ def foldr(
     return _folded(fn, elems, initializer, True, name or "foldr", options)
 
 
-def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str, more: Any) -> Any:
+def _folded(
+    fn: Function, elems: Any, initializer: Any, reverse: bool, name: str, loop_options: Any
+) -> Any:
     with get_default_graph().name_scope(name):
         elements = _ElementArrays(elems)
         start, first, test, move = _walk(elements, initializer, reverse)
@@ -144,7 +146,7 @@ def _folded(fn: Function, elems: Any, initializer: Any, reverse: bool, name: str
         def step(i: Tensor, value: Any) -> Any:
             return move(i), fn(value, elements.at(i))
 
-        return while_loop(lambda i, _: test(i), step, [start, first], **more)[1]
+        return while_loop(lambda i, _: test(i), step, [start, first], **loop_options)[1]
 
 
 def _walk(

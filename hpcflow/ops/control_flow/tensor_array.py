@@ -208,7 +208,7 @@ class TensorArray:
     ) -> None:
         self.dtype, self.infer_shape = as_dtype(dtype), infer_shape
         self.dynamic_size = bool(dynamic_size) if dynamic_size is not None else size is None
-        self._known: dict[str, Shape] = {
+        self._inferred: dict[str, Shape] = {
             "shape": given_shape(element_shape)
         }  # shared by its states
         attrs: Attrs = {
@@ -225,7 +225,7 @@ class TensorArray:
     @property
     def element_shape(self) -> Shape:
         """The static shape of the elements."""
-        return self._known["shape"]
+        return self._inferred["shape"]
 
     @property
     def handle(self) -> Tensor:
@@ -340,7 +340,7 @@ class TensorArray:
                 hint="infer_shape=False lets elements have different shapes",
             ) from None
         if self.infer_shape:
-            self._known["shape"] = merged
+            self._inferred["shape"] = merged
 
     def __repr__(self) -> str:
         return (

@@ -15,22 +15,22 @@ from hpcflow.kernels.kernel_registry import KernelNode, kernel
 class ArrayElements:
     """The elements written so far, of `size`; `like` gives the shapes of zeros.
 
-    With `alike` all have the same shape as those written.
+    With `same_shape` all have the same shape as those written.
     """
 
-    __slots__ = ("alike", "dynamic", "items", "like", "size")
+    __slots__ = ("dynamic", "items", "like", "same_shape", "size")
 
     def __init__(
         self,
         size: int,
         dynamic: bool = False,
         like: ArrayElements | None = None,
-        alike: bool = False,
+        same_shape: bool = False,
     ) -> None:
         self.items: dict[int, Any] = {}
-        self.size, self.dynamic, self.like, self.alike = size, dynamic, like, alike
+        self.size, self.dynamic, self.like, self.same_shape = size, dynamic, like, same_shape
 
-    def place(self, index: Any, grow: bool = False) -> int:
+    def checked_index(self, index: Any, grow: bool = False) -> int:
         """`index` as a valid int; with `grow` a dynamic array is extended."""
         i = int(index)
         if grow and self.dynamic and i >= self.size:
@@ -41,7 +41,7 @@ class ArrayElements:
 
     def put(self, index: Any, value: Any) -> None:
         """Write a new element; to a gradient array it is added."""
-        i = self.place(index, grow=True)
+        i = self.checked_index(index, grow=True)
         if i in self.items and self.like is not None:
             value = self.items[i] + value
         elif i in self.items:
@@ -53,12 +53,12 @@ class ArrayElements:
 
     def add(self, index: Any, value: Any) -> None:
         """Add to an element of a gradient array."""
-        i = self.place(index, grow=True)
+        i = self.checked_index(index, grow=True)
         self.items[i] = self.items[i] + value if i in self.items else value
 
     def get(self, xp: Any, index: Any, node: KernelNode) -> Any:
         """An element; zeros for an unwritten one of known shape."""
-        i = self.place(index)
+        i = self.checked_index(index)
         if i in self.items:
             return self.items[i]
         shape = self.shape_of(i, node.attrs["shape"])
@@ -69,14 +69,16 @@ class ArrayElements:
             hint="write every element, or give element_shape",
         )
 
-    def shape_of(self, i: int, told: tuple[int | None, ...] | None) -> tuple[int, ...] | None:
-        """The shape of element `i`, merged with `told`; None if unknown."""
+    def shape_of(
+        self, i: int, static_shape: tuple[int | None, ...] | None
+    ) -> tuple[int, ...] | None:
+        """The shape of element `i`, merged with `static_shape`; None if unknown."""
         if self.like is not None and i in self.like.items:
             return tuple(self.like.items[i].shape)
-        if self.alike and self.items:
+        if self.same_shape and self.items:
             return tuple(next(iter(self.items.values())).shape)
-        if told is not None and None not in told:
-            return tuple(d for d in told if d is not None)
+        if static_shape is not None and None not in static_shape:
+            return tuple(d for d in static_shape if d is not None)
         return None
 
 
@@ -100,12 +102,12 @@ def _nothing(xp: Any, node: KernelNode, shape: tuple[int | None, ...]) -> Any:
 
 @kernel("TensorArrayNew", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _new(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    dynamic, alike = node.attrs["dynamic"], node.attrs["infer"]
+    dynamic, same_shape = node.attrs["dynamic"], node.attrs["infer"]
 
     def run(size: Any) -> ArrayElements:
         if not 0 <= int(size) < 1 << 31:
             raise RangeError(f"a TensorArray cannot have {int(size)} elements")
-        return ArrayElements(int(size), dynamic, alike=alike)
+        return ArrayElements(int(size), dynamic, same_shape=same_shape)
 
     return run
 
@@ -238,10 +240,10 @@ def _empty(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("TensorArrayAccumulate", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _accumulate(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    def run(total: ArrayElements, more: ArrayElements) -> ArrayElements:
-        for i, value in more.items.items():
+    def run(total: ArrayElements, addend: ArrayElements) -> ArrayElements:
+        for i, value in addend.items.items():
             total.add(i, value)
-        total.size = max(total.size, more.size)
+        total.size = max(total.size, addend.size)
         return total
 
     return run

@@ -36,9 +36,9 @@ def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
     else:
         keep = xp.array
 
-    def run(held: list[Any], value: Any) -> list[Any]:
-        held.append(keep(value))
-        return held
+    def run(elements: list[Any], value: Any) -> list[Any]:
+        elements.append(keep(value))
+        return elements
 
     return run
 
@@ -49,8 +49,8 @@ def _pop(xp: Any, node: KernelNode) -> Callable[..., Any]:
     if node.attrs["dtype"] in OPAQUE:
         back = lambda value: value  # noqa: E731
 
-    def run(held: list[Any]) -> tuple[list[Any], Any]:
-        return held, back(held.pop())
+    def run(elements: list[Any]) -> tuple[list[Any], Any]:
+        return elements, back(elements.pop())
 
     return run
 
@@ -61,7 +61,11 @@ def _rows(xp: Any, node: KernelNode) -> Callable[..., Any]:
     first, every = node.attrs["first"], node.attrs["of"]
     none = (0, *node.attrs["shape"][1:])
 
-    def run(held: list[Any]) -> Any:
-        return xp.concatenate(held[first::every]) if held else xp.zeros(none, node.attrs["dtype"])
+    def run(elements: list[Any]) -> Any:
+        return (
+            xp.concatenate(elements[first::every])
+            if elements
+            else xp.zeros(none, node.attrs["dtype"])
+        )
 
     return run

@@ -60,21 +60,21 @@ def empty() -> Tensor:
     return first_output("ListEmpty", [], {}, "list")
 
 
-def copied(held: Tensor) -> Tensor:
+def copied(tensor_list: Tensor) -> Tensor:
     """A list of the same tensors, independent of later pops."""
-    return first_output("ListCopy", [held], {}, "copy")
+    return first_output("ListCopy", [tensor_list], {}, "copy")
 
 
-def push(held: Tensor, value: Tensor, host: bool = False) -> Tensor:
+def push(tensor_list: Tensor, value: Tensor, host: bool = False) -> Tensor:
     """The list with `value` appended; with `host`, in host memory."""
-    return first_output("ListPush", [held, value], {"host": host}, "push")
+    return first_output("ListPush", [tensor_list, value], {"host": host}, "push")
 
 
-def pop(held: Tensor, like: Any, host: bool = False) -> tuple[Tensor, Tensor]:
+def pop(tensor_list: Tensor, like: Any, host: bool = False) -> tuple[Tensor, Tensor]:
     """The list without its last element, and this element, with dtype and shape of `like`.
 
     `host`: the list is in host memory.
     """
     attrs = {"dtype": like.dtype, "shape": like.shape, "host": host}
-    rest, value = make("ListPop", [held], attrs, "pop").outputs
+    rest, value = make("ListPop", [tensor_list], attrs, "pop").outputs
     return rest, value

@@ -18,7 +18,7 @@ from hpcflow.ops.shape_inference import Attrs, given_shape, require
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
 _HANDLE = NoGrad("a handle is not a number")
-_KEPT = NoGrad("what is accumulated is not a function of this step's inputs", none=True)
+_NO_GRAD = NoGrad("what is accumulated is not a function of this step's inputs", none=True)
 _STATE: dict[str, Any] = {"stateful": True, "device": "cpu"}
 _WAITS: dict[str, Any] = {**_STATE, "waits": True}
 
@@ -27,8 +27,8 @@ def _handle(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(resource, ())]
 
 
-def _scalar(what: str, spec: Spec) -> None:
-    require(what, spec, "iu")
+def _scalar(name: str, spec: Spec) -> None:
+    require(name, spec, "iu")
     merge_shapes(spec.shape, ())
 
 
@@ -63,10 +63,10 @@ def _stepped(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 op("ConditionalAccumulator", infer=_handle, grad=_HANDLE, **_STATE)
 op("SparseConditionalAccumulator", infer=_handle, grad=_HANDLE, **_STATE)
-op("AccumulatorApplyGradient", infer=_applied, grad=_KEPT, **_WAITS)
-op("AccumulatorTakeGradient", infer=_infer_take, grad=_KEPT, patient=True, **_WAITS)
-op("AccumulatorSetGlobalStep", infer=_stepped, grad=_KEPT, **_WAITS)
-op("AccumulatorNumAccumulated", infer=lambda i, a: [Spec(int32, ())], grad=_KEPT, **_WAITS)
+op("AccumulatorApplyGradient", infer=_applied, grad=_NO_GRAD, **_WAITS)
+op("AccumulatorTakeGradient", infer=_infer_take, grad=_NO_GRAD, patient=True, **_WAITS)
+op("AccumulatorSetGlobalStep", infer=_stepped, grad=_NO_GRAD, **_WAITS)
+op("AccumulatorNumAccumulated", infer=lambda i, a: [Spec(int32, ())], grad=_NO_GRAD, **_WAITS)
 
 
 class ConditionalAccumulatorBase:

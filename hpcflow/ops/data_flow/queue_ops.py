@@ -46,7 +46,7 @@ def _components(attrs: Attrs) -> list[tuple[np.dtype, Shape]]:
     return list(zip(types, shapes, strict=True))
 
 
-def _enqueue(many: bool) -> Any:
+def _enqueue(batched: bool) -> Any:
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         specs, components = _strip_handles(inputs, attrs), _components(attrs)
         if len(specs) != len(components):
@@ -55,16 +55,16 @@ def _enqueue(many: bool) -> Any:
         for i, (spec, (dtype, shape)) in enumerate(zip(specs, components, strict=True)):
             if spec.dtype != dtype:
                 raise DTypeError(f"component {i} is {spec.dtype}; the queue takes {dtype}")
-            if many and spec.shape is not None and not spec.shape:
+            if batched and spec.shape is not None and not spec.shape:
                 raise ShapeError(f"component {i} is a scalar; enqueue_many needs rows")
-            need = (None, *shape) if many and shape is not None else shape
+            need = (None, *shape) if batched and shape is not None else shape
             try:
                 merge_shapes(spec.shape, need)
             except ShapeError:
                 raise ShapeError(
                     f"component {i} is {shape_text(spec.shape)}; the queue takes {shape_text(need)}"
                 ) from None
-            if many and spec.shape is not None:
+            if batched and spec.shape is not None:
                 rows = merge_shapes(rows, spec.shape[:1])
         return []
 

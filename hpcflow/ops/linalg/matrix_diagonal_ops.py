@@ -48,10 +48,10 @@ from hpcflow.ops.math.reduction_ops import reduce_max, reduce_prod, reduce_sum
 from hpcflow.ops.shape_inference import (
     Attrs,
     axes_argument,
+    count_argument,
     first_output,
     like,
     require_equal,
-    told_count,
 )
 
 # -- shape rules
@@ -153,8 +153,8 @@ def matrix_band_part(input: Any, num_lower: Any, num_upper: Any, name: str | Non
     """
     x = convert_to_tensor(input)
     (lower, below), (upper, above) = (
-        told_count(num_lower, "num_lower"),
-        told_count(num_upper, "num_upper"),
+        count_argument(num_lower, "num_lower"),
+        count_argument(num_upper, "num_upper"),
     )
     if not below and not above:
         return first_output("MatrixBandPart", [x], {"num_lower": lower, "num_upper": upper}, name)

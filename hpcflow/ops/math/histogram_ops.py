@@ -33,6 +33,7 @@ from hpcflow.ops.math.elementwise_math_ops import floor
 from hpcflow.ops.math.reduction_ops import reduce_max, reduce_sum
 from hpcflow.ops.shape_inference import (
     Attrs,
+    count_argument,
     first_output,
     integer_argument,
     like,
@@ -40,7 +41,6 @@ from hpcflow.ops.shape_inference import (
     require,
     require_alike,
     require_rank,
-    told_count,
 )
 
 
@@ -185,7 +185,7 @@ def histogram_fixed_width_bins(
 
     Values outside belong to the first and last bin.
     """
-    static, dynamic = told_count(nbins, "nbins")
+    static, dynamic = count_argument(nbins, "nbins")
     if static is not None and static < 1:
         raise ShapeError(f"nbins must be at least 1, not {static}", line=user_line())
     dynamic = [checked_sizes(n, "nbins", 1) for n in dynamic]

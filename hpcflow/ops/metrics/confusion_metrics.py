@@ -44,7 +44,7 @@ from hpcflow.ops.metrics.metric_variables import (
     tensors,
     weighted,
 )
-from hpcflow.ops.shape_inference import named
+from hpcflow.ops.shape_inference import rename_function
 from hpcflow.ops.variables.variable_scope import variable_scope
 from hpcflow.platform.rank_logging import say_once
 
@@ -95,11 +95,11 @@ def _of_decisions(
             sums = {"count" if alone else f"{kind}/count": n for kind, n in counts.items()}
             return metric(sums, compute, metrics_collections, updates_collections)
 
-    return named(function, public, doc)
+    return rename_function(function, public, doc)
 
 
-def _part(tp: Tensor, others: Tensor) -> Tensor:
-    return div_no_nan(tp, add(tp, others))
+def _part(tp: Tensor, wrong: Tensor) -> Tensor:
+    return div_no_nan(tp, add(tp, wrong))
 
 
 def _count(kind: str, words: str) -> Metric:
@@ -167,7 +167,7 @@ def _at_thresholds(
             return metric(sums, compute, metrics_collections, updates_collections)
 
     doc = f"{words}, for each of `thresholds`: a prediction in [0, 1] above it is a positive one."
-    return named(function, public, doc)
+    return rename_function(function, public, doc)
 
 
 def _count_at(kind: str) -> Metric:
@@ -176,8 +176,8 @@ def _count_at(kind: str) -> Metric:
     return _at_thresholds(name, [kind], identity, words, scope=NAMES[kind])
 
 
-def _smooth_part(tp: Tensor, others: Tensor) -> Tensor:
-    return divide(tp, add(add(tp, others), BEYOND))
+def _smooth_part(tp: Tensor, wrong: Tensor) -> Tensor:
+    return divide(tp, add(add(tp, wrong), BEYOND))
 
 
 true_positives_at_thresholds = _count_at("tp")
@@ -301,9 +301,9 @@ def _interpolated(tp: Tensor, fp: Tensor, fn: Tensor) -> Tensor:
 # -- one rate at a value of another
 
 
-def _rate_at(value: Any, what: str) -> None:
+def _rate_at(value: Any, name: str) -> None:
     if not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1:
-        raise ShapeError(f"{what} must be a number in [0, 1], not {value!r}", line=user_line())
+        raise ShapeError(f"{name} must be a number in [0, 1], not {value!r}", line=user_line())
 
 
 def sensitivity_at_specificity(

@@ -46,13 +46,13 @@ from hpcflow.ops.metrics.metric_variables import (
     tensors,
     weighted,
 )
-from hpcflow.ops.shape_inference import like, named, require_alike
+from hpcflow.ops.shape_inference import like, rename_function, require_alike
 from hpcflow.ops.variables.variable_scope import variable_scope
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def _ratio(part: Tensor, total: Tensor) -> Tensor:
     """`part / whole`; 0 before anything was counted."""
-    return div_no_nan(part, maximum(whole, 0))
+    return div_no_nan(part, maximum(total, 0))
 
 
 # -- values
@@ -122,8 +122,8 @@ def percentage_below(
 # -- labels and predictions
 
 
-def _mean_of(each: Callable[[Tensor, Tensor], Tensor]) -> Metric:
-    """The metric, named after `each`, that is the mean of `each(labels, predictions)`."""
+def _mean_of(value_fn: Callable[[Tensor, Tensor], Tensor]) -> Metric:
+    """The metric, named after `value_fn`, the mean of `value_fn(labels, predictions)`."""
 
     def function(
         labels: Any,
@@ -133,11 +133,11 @@ def _mean_of(each: Callable[[Tensor, Tensor], Tensor]) -> Metric:
         updates_collections: Collections = None,
         name: str | None = None,
     ) -> Result:
-        values = each(*paired(labels, predictions))
-        name = name or each.__name__
+        values = value_fn(*paired(labels, predictions))
+        name = name or value_fn.__name__
         return mean(values, weights, metrics_collections, updates_collections, name)
 
-    return named(function, each.__name__, each.__doc__)
+    return rename_function(function, value_fn.__name__, value_fn.__doc__)
 
 
 @_mean_of

@@ -49,9 +49,9 @@ def metric(
     """
     sums = [_zeros(added, name) for name, added in batch.items()]
     with get_default_graph().control_dependencies(None):
-        value = _called(names[0], compute(*(s.read_value() for s in sums)))
+        value = _identity_named(names[0], compute(*(s.read_value() for s in sums)))
     updated = [_after(s, added) for s, added in zip(sums, batch.values(), strict=True)]
-    update = _called(names[1], (after or compute)(*updated))
+    update = _identity_named(names[1], (after or compute)(*updated))
     return remembered((value, update), metrics_collections, updates_collections)
 
 
@@ -72,7 +72,7 @@ def _after(variable: Variable, added: Tensor) -> Tensor:
         return variable.read_value()
 
 
-def _called(name: str, t: Tensor) -> Tensor:
+def _identity_named(name: str, t: Tensor) -> Tensor:
     return identity(t, name) if name else t
 
 
@@ -147,13 +147,13 @@ def mean_sums(
     return dict(zip(names, (total, count), strict=True))
 
 
-def integer_argument(given: Any, what: str, least: int | None = None) -> int:
+def integer_argument(value: Any, name: str, least: int | None = None) -> int:
     """An argument that is an integer of at least `least`.
 
     Errors: ShapeError for anything else.
     """
-    is_int = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
-    if not is_int or (least is not None and given < least):
+    is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_int or (least is not None and value < least):
         hint = "give an integer" + ("" if least is None else f" of {least} or more")
-        raise ShapeError(f"{what}={given!r} is not valid for a metric", line=user_line(), hint=hint)
-    return int(given)
+        raise ShapeError(f"{name}={value!r} is not valid for a metric", line=user_line(), hint=hint)
+    return int(value)

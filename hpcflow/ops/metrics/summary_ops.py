@@ -22,14 +22,14 @@ _MESSAGE = NoGrad("a summary is a message, not a number")
 _NOT_IN_TAGS = re.compile(r"[^-/\w.]")
 
 
-def _message(what: str, kinds: str, *ranks: int) -> Infer:
+def _message(op_name: str, kinds: str, *ranks: int) -> Infer:
     """Shape rule of an op that returns one message."""
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         for s in inputs:
-            require(what, s, kinds)
+            require(op_name, s, kinds)
             if ranks:
-                require_rank(what, s, *ranks)
+                require_rank(op_name, s, *ranks)
         return [Spec(string, ())]
 
     return infer
@@ -86,9 +86,9 @@ def _collected(message: Tensor, collections: Any, default: Sequence[str]) -> Ten
     return message
 
 
-def _most(max_outputs: Any, what: str) -> int:
+def _output_limit(max_outputs: Any, op_name: str) -> int:
     if not isinstance(max_outputs, (int, np.integer)) or max_outputs < 1:
-        raise ShapeError(f"{what}: max_outputs must be at least 1, not {max_outputs!r}")
+        raise ShapeError(f"{op_name}: max_outputs must be at least 1, not {max_outputs!r}")
     return int(max_outputs)
 
 
@@ -128,7 +128,7 @@ def image(
     negative values, so that 0 is 128; pixels that are not finite are red.
     Shapes: [images, height, width, 1, 3 or 4].
     """
-    x, most = convert_to_tensor(tensor), _most(max_outputs, "summary.image")
+    x, most = convert_to_tensor(tensor), _output_limit(max_outputs, "summary.image")
     with _tagged(name, family, [x]) as (tag, scope):
         summary = first_output("ImageSummary", [x], {"tag": tag, "most": most}, scope)
     return _collected(summary, collections, [GraphKeys.SUMMARIES])
@@ -150,7 +150,7 @@ def audio(
     x, rate = convert_to_tensor(tensor), convert_to_tensor(sample_rate)
     if rate.dtype != float32:
         rate = first_output("Cast", [rate], {"dtype": float32})
-    most = _most(max_outputs, "summary.audio")
+    most = _output_limit(max_outputs, "summary.audio")
     with _tagged(name, family, [x]) as (tag, scope):
         summary = first_output("AudioSummary", [x, rate], {"tag": tag, "most": most}, scope)
     return _collected(summary, collections, [GraphKeys.SUMMARIES])

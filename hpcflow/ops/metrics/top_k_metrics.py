@@ -41,7 +41,7 @@ from hpcflow.ops.metrics.metric_variables import (
     spread_weights,
     weighted,
 )
-from hpcflow.ops.shape_inference import named
+from hpcflow.ops.shape_inference import rename_function
 from hpcflow.ops.sparse.sparse_tensor_ops import (
     SparseTensor,
     convert_to_tensor_or_sparse_tensor,
@@ -55,12 +55,12 @@ class RankedPredictions(NamedTuple):
     """Labels and predicted classes, [..., n] and [..., k], and masks of valid ones."""
 
     labels: Tensor
-    there: Tensor  # mask of valid labels
+    valid: Tensor  # mask of valid labels
     guesses: Tensor
     sparse: bool
 
     @property
-    def found(self) -> Tensor:
+    def hits(self) -> Tensor:
         """Which of the predictions are labels."""
         return reduce_any(self._equal(), -2)
 
@@ -71,7 +71,7 @@ class RankedPredictions(NamedTuple):
 
     def _equal(self) -> Tensor:
         same = equal(expand_dims(self.labels, -1), expand_dims(self.guesses, -2))
-        return logical_and(same, expand_dims(self.there, -1))
+        return logical_and(same, expand_dims(self.valid, -1))
 
 
 def _ranked(labels: Any, predictions_idx: Any) -> RankedPredictions:
@@ -103,10 +103,10 @@ def _ranked(labels: Any, predictions_idx: Any) -> RankedPredictions:
 def _outcomes(r: RankedPredictions, class_id: int | None) -> dict[str, Tensor]:
     """The numbers of distinct true and false positives and negatives of each example."""
     if class_id is None:
-        first, first_label = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.there)
+        first, first_label = first_in_row(r.guesses), logical_and(first_in_row(r.labels), r.valid)
         hits = {
-            "true_positive": logical_and(r.found, first),
-            "false_positive": logical_and(logical_not(r.found), first),
+            "true_positive": logical_and(r.hits, first),
+            "false_positive": logical_and(logical_not(r.hits), first),
             "false_negative": logical_and(logical_not(r.guessed), first_label),
         }
         return {kind: reduce_sum(cast(hit, float64), -1) for kind, hit in hits.items()}
@@ -134,11 +134,11 @@ def _best(predictions: Any, k: int) -> Tensor:
 # -- one kind of outcome among others
 
 
-def _part(true: Tensor, others: Tensor) -> Tensor:
-    return divide(true, add(true, others))
+def _part(true: Tensor, wrong: Tensor) -> Tensor:
+    return divide(true, add(true, wrong))
 
 
-def _at_top_k(what: str, other: str, doc: str) -> Metric:
+def _at_top_k(metric_name: str, other: str, doc: str) -> Metric:
     """The metric of true positives among themselves and outcomes of kind `other`."""
 
     def function(
@@ -151,7 +151,7 @@ def _at_top_k(what: str, other: str, doc: str) -> Metric:
         updates_collections: Collections = None,
         name: str | None = None,
     ) -> Result:
-        with name_scope(name or _at_k(what, k, class_id)):
+        with name_scope(name or _at_k(metric_name, k, class_id)):
             outcomes = _outcomes(_ranked(labels, predictions_idx), class_id)
             sums = {}
             for kind in ("true_positive", other):
@@ -161,7 +161,7 @@ def _at_top_k(what: str, other: str, doc: str) -> Metric:
             collections = (metrics_collections, updates_collections)
             return metric(sums, _part, *collections, names=("value", "update"))
 
-    return named(function, f"{what}_at_top_k", doc)
+    return rename_function(function, f"{metric_name}_at_top_k", doc)
 
 
 def _of_best(at_top_k: Metric, doc: str) -> Metric:
@@ -180,7 +180,7 @@ def _of_best(at_top_k: Metric, doc: str) -> Metric:
         collections = (metrics_collections, updates_collections)
         return at_top_k(labels, _best(predictions, k), k, class_id, weights, *collections, name)
 
-    return named(function, at_top_k.__name__.replace("_top_k", "_k"), doc)
+    return rename_function(function, at_top_k.__name__.replace("_top_k", "_k"), doc)
 
 
 precision_at_top_k = _at_top_k(
@@ -215,10 +215,10 @@ def _average_precision(r: RankedPredictions, classes: Tensor, k: int) -> Tensor:
     """The average precision of each example; NaN without labels."""
     outside = greater_equal(r.labels, cast(classes, int64))
     labels = where(outside, multiply(ones_like(r.labels), -1), r.labels)
-    hits = cast(r.found, float64)
+    hits = cast(r.hits, float64)
     precisions = divide(cumsum(hits, -1), constant(np.arange(1.0, k + 1)))
     if r.sparse:
-        counted = logical_and(first_in_row(labels), r.there)
+        counted = logical_and(first_in_row(labels), r.valid)
     else:
         counted = greater_equal(labels, 0)
     most = minimum(reduce_sum(cast(counted, float64), -1), k)

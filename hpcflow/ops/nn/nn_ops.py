@@ -32,6 +32,7 @@ from hpcflow.ops.math.arithmetic_ops import (
 from hpcflow.ops.random.random_ops import random_uniform
 from hpcflow.ops.shape_inference import (
     Attrs,
+    count_argument,
     elementwise_shape,
     first_output,
     integer_argument,
@@ -44,7 +45,6 @@ from hpcflow.ops.shape_inference import (
     require_alike,
     require_equal,
     require_rank,
-    told_count,
     with_shape_of,
 )
 
@@ -384,6 +384,6 @@ op("InTopK", infer=_in_top_k, grad=NoGrad("its output is booleans"))
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
     """Whether each target class is among the `k` largest predictions, ties included."""
-    static, dynamic = told_count(k, "k")
+    static, dynamic = count_argument(k, "k")
     inputs = [convert_to_tensor(predictions), operand(targets, "iu"), *dynamic]
     return first_output("InTopK", inputs, {"k": static}, name)

@@ -18,7 +18,7 @@ _HALF, _LOW = u64(32), u64(0xFFFFFFFF)
 _MULTIPLIERS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
 _WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
 _ROUNDS = 10
-FEW = 48  # blocks for which NumPy's generator is faster than array arithmetic
+MAX_SEQUENTIAL_BLOCKS = 48  # blocks for which NumPy's generator is faster than array arithmetic
 
 
 def product(a: Any, m: Any) -> tuple[Any, Any]:
@@ -38,16 +38,16 @@ def constants(xp: Any, key: int) -> tuple[Any, Any]:
 
 
 def rounds(
-    xp: Any, known: tuple[Any, Any], c0: Any, c1: int, c2: Any, c3: int = 0
+    xp: Any, key_constants: tuple[Any, Any], c0: Any, c1: int, c2: Any, c3: int = 0
 ) -> tuple[Any, Any, Any, Any]:
     """The four words at each counter; `c0` is an array of uint64, the others are numbers.
 
-    `c2` may be an array of one element. `known` are the `constants` of the key.
+    `c2` may be an array of one element. `key_constants` are the `constants` of the key.
     """
     even, odd = xp.empty((2, *c0.shape), u64), xp.empty((2, *c0.shape), u64)
     even[0], even[1] = c0, u64(c2) if isinstance(c2, int) else c2
     odd[0], odd[1] = u64(c1), u64(c3)
-    by_round, multipliers = known
+    by_round, multipliers = key_constants
     for i in range(_ROUNDS):
         high, low = product(even, multipliers)
         even, odd = high[::-1] ^ odd ^ by_round[i], low[::-1]
@@ -63,19 +63,19 @@ class PhiloxWords:
     def __init__(self, xp: Any) -> None:
         self.xp, self.key = xp, 0
         self.ordinal: Any = 0
-        self._known: dict[int, tuple[Any, Any]] = {}  # key -> constants, of the last key
+        self._key_constants: dict[int, tuple[Any, Any]] = {}  # key -> constants, of the last key
         if xp is np:
             self._bits = np.random.Philox(key=0)
             self._state: Any = self._bits.state  # only counter and key change
 
     def at(self, blocks: Any, attempt: int = 0) -> tuple[Any, Any, Any, Any]:
         """The four words of each of `blocks`, an array of uint64."""
-        if self.xp is np and len(blocks) <= FEW:
+        if self.xp is np and len(blocks) <= MAX_SEQUENTIAL_BLOCKS:
             words = [self._raw(int(block), 4, attempt) for block in blocks]
             return tuple(np.array(words, u64).reshape(-1, 4).T)
-        if self.key not in self._known:
-            self._known = {self.key: constants(self.xp, self.key)}
-        return rounds(self.xp, self._known[self.key], blocks, attempt, self.ordinal)
+        if self.key not in self._key_constants:
+            self._key_constants = {self.key: constants(self.xp, self.key)}
+        return rounds(self.xp, self._key_constants[self.key], blocks, attempt, self.ordinal)
 
     def run(self, first: int, count: int) -> Any:
         """`count` words from `first` on."""

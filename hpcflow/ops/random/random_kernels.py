@@ -26,18 +26,18 @@ Make = Callable[[Any, KernelNode], Callable[..., Any]]
 class DrawCount:
     """The number of draws of an op, which a checkpoint stores."""
 
-    __slots__ = ("made",)
+    __slots__ = ("total",)
 
-    def __init__(self, made: int = 0) -> None:
-        self.made = made
+    def __init__(self, total: int = 0) -> None:
+        self.total = total
 
     def count(self, draws: int) -> None:
         """Count draws that a replay of captured code has made."""
-        self.made += draws
+        self.total += draws
 
-    def continue_after(self, made: int) -> None:
-        """Make the next draw as if `made` had been made, as a checkpoint or a snapshot tells."""
-        self.made = made
+    def continue_after(self, total: int) -> None:
+        """Make the next draw as if `total` had been made, as a checkpoint or a snapshot tells."""
+        self.total = total
 
 
 class _RandomKernel:
@@ -57,13 +57,13 @@ class _RandomKernel:
         offset = node.inputs[-1].value if self.by_sample else 0
         self.offset: int | None = None if offset is None else int(offset)
 
-    def draw(self, key: int, ordinal: Any, given: Any, out: Any) -> None:
-        """Draw number `ordinal` of `key`; `given` are the inputs without a seed."""
-        first, parameters = self.first, given
+    def draw(self, key: int, ordinal: Any, inputs: Any, out: Any) -> None:
+        """Draw number `ordinal` of `key`; `inputs` are those without a seed."""
+        first, parameters = self.first, inputs
         if self.by_sample:
-            parameters = given[:-1]
+            parameters = inputs[:-1]
             if out.ndim:  # a non-constant offset is read from the device
-                offset = int(given[-1]) if self.offset is None else self.offset
+                offset = int(inputs[-1]) if self.offset is None else self.offset
                 first = offset * (out.size // max(out.shape[0], 1))
         self.words.key, self.words.ordinal = key, ordinal
         begin = len(parameters) - self.parameters
@@ -100,7 +100,7 @@ class _StatefulDraw(_RandomKernel):
 
     def __call__(self, *args: Any) -> None:
         draws, counter = self.draws, self.counter
-        ordinal, draws.made = draws.made, draws.made + 1
+        ordinal, draws.total = draws.total, draws.total + 1
         key = self.key if self.is_seeded or self.seed is None else self.key ^ self.seed.mask
         self.draw(key, ordinal if counter is None else counter, args[:-1], args[-1])
 
@@ -118,14 +118,16 @@ def _draws(type: str, parameters: int = 0, uncaptured: str = "") -> Callable[[Ma
     """Add the kernels of a draw and of its stateless variant; decorates the maker of `fill`."""
 
     def add(make: Make) -> Make:
-        for prefix, how, why in (
+        for prefix, kernel_class, why in (
             ("", _StatefulDraw, uncaptured),
             ("Stateless", _StatelessDraw, READS_VALUES),
         ):
 
             @kernel(prefix + type, "out", moves=True, uncaptured=why)
-            def row(xp: Any, node: KernelNode, how: Any = how) -> Callable[..., Any]:
-                return how(xp, node, make(xp, node), parameters)
+            def row(
+                xp: Any, node: KernelNode, kernel_class: Any = kernel_class
+            ) -> Callable[..., Any]:
+                return kernel_class(xp, node, make(xp, node), parameters)
 
         return make
 
@@ -133,18 +135,18 @@ def _draws(type: str, parameters: int = 0, uncaptured: str = "") -> Callable[[Ma
 
 
 def _by_piece(xp: Any, first: int, out: Any, numbers_of: Callable[[int, int], Any]) -> None:
-    """Write `numbers_of(place, count)` to all of `out`, which is contiguous, in blocks."""
+    """Write `numbers_of(start, count)` to all of `out`, which is contiguous, in blocks."""
     flat, step = out.reshape(-1), PIECE if xp is np else GPU_PIECE
     for low in range(0, flat.size, step):
         part = flat[low : low + step]
         xp.copyto(part, numbers_of(first + low, part.size), casting="unsafe")
 
 
-def _of_piece(xp: Any, values: Any, place: int, count: int) -> Any:
-    """The elements of a periodic vector at indices `place`, `place + 1`, ..., `count` of them."""
+def _of_piece(xp: Any, values: Any, start: int, count: int) -> Any:
+    """The elements of a periodic vector at indices `start`, `start + 1`, ..., `count` of them."""
     if values.size == 1:
         return values
-    return values[(xp.arange(count) + place) % values.size]
+    return values[(xp.arange(count) + start) % values.size]
 
 
 # -- without tensor parameters
@@ -158,8 +160,8 @@ def _uniform(xp: Any, node: KernelNode) -> Callable[..., None]:
     top = dtype.type(high)
     below = f.type(top if top < high else np.nextafter(top, dtype.type(low)))  # of `dtype`
 
-    def piece(words: PhiloxWords, place: int, count: int) -> Any:
-        draws = bits_to_numbers_kernels.unit(words, place, count, dtype, bits)
+    def piece(words: PhiloxWords, start: int, count: int) -> Any:
+        draws = bits_to_numbers_kernels.unit(words, start, count, dtype, bits)
         if (low, high) != (0, 1):
             draws *= f.type(high - low)
             draws += f.type(low)
@@ -183,8 +185,8 @@ def _scaled(xp: Any, node: KernelNode, standard: Callable[..., Any]) -> Callable
     dtype, mean, stddev = (node.attrs[name] for name in ("dtype", "mean", "stddev"))
     f = bits_to_numbers_kernels.real(dtype).type
 
-    def piece(words: PhiloxWords, place: int, count: int) -> Any:
-        draws = standard(words, place, count, dtype)
+    def piece(words: PhiloxWords, start: int, count: int) -> Any:
+        draws = standard(words, start, count, dtype)
         if (mean, stddev) != (0, 1):
             draws *= f(stddev)
             draws += f(mean)
@@ -195,7 +197,7 @@ def _scaled(xp: Any, node: KernelNode, standard: Callable[..., Any]) -> Callable
 
 def _elements(xp: Any, piece: Callable[..., Any]) -> Callable[..., None]:
     def fill(words: PhiloxWords, first: int, out: Any) -> None:
-        _by_piece(xp, first, out, lambda place, count: piece(words, place, count))
+        _by_piece(xp, first, out, lambda start, count: piece(words, start, count))
 
     return fill
 
@@ -223,10 +225,13 @@ def _uniform_int(xp: Any, node: KernelNode) -> Callable[..., None]:
         high = xp.broadcast_to(high.reshape(()) if not shape else high, shape).reshape(-1)
         span = high.astype(u64) - low
 
-        def piece(place: int, count: int) -> Any:
-            at = place - first
+        def piece(start: int, count: int) -> Any:
+            at = start - first
             bounds = [p if p.size == 1 else p[at : at + count] for p in (low, span)]
-            draws = rejection_sampling_kernels.whole(words, place, count, bounds[1]) + bounds[0]
+            draws = (
+                rejection_sampling_kernels.uniform_integers(words, start, count, bounds[1])
+                + bounds[0]
+            )
             return draws.view(np.int64) if dtype.kind == "i" else draws
 
         _by_piece(xp, first, out, piece)
@@ -250,9 +255,9 @@ def _from_double(xp: Any, node: KernelNode, draw: Callable[..., Any], least: flo
                 hint="give a finite shape above 0, or a finite rate of at least 0",
             )
 
-        def piece(place: int, count: int) -> Any:
-            piece_values = _of_piece(xp, values, place - first, count)
-            draws = draw(words, place, count, piece_values)
+        def piece(start: int, count: int) -> Any:
+            piece_values = _of_piece(xp, values, start - first, count)
+            draws = draw(words, start, count, piece_values)
             if dtype.kind in "iu":
                 return xp.minimum(draws, float(np.iinfo(dtype).max))
             return draws

@@ -80,7 +80,7 @@ def _infer_integers(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], merge_shapes(requested, broadcast_shapes([requested, *shapes])))]
 
 
-def _each(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+def _draws_per_parameter(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     (parameter,) = _parameters(inputs, attrs, 1)
     require("the parameter of a draw", parameter, "f")
     requested = _requested_shape(inputs, attrs, 1)
@@ -93,8 +93,8 @@ for _type, _infer, _grad, _stateless in (
     ("RandomNormal", _plain, _DRAW, _DRAW),
     ("TruncatedNormal", _plain, _DRAW, _DRAW),
     ("RandomUniformInt", _infer_integers, _DRAW, _DRAW),
-    ("RandomGamma", _each, _GAMMA, _GAMMA),
-    ("RandomPoisson", _each, _POISSON, _SEEDED),
+    ("RandomGamma", _draws_per_parameter, _GAMMA, _GAMMA),
+    ("RandomPoisson", _draws_per_parameter, _POISSON, _SEEDED),
     ("RandomPermutation", _plain, _DRAW, _DRAW),
 ):
     _by_rows = _type != "RandomPermutation"
@@ -213,7 +213,7 @@ def _uniform_int(
             ends.append(cast(value, wide))
             continue
         array = np.asarray(value)
-        if array.dtype.kind not in "iu" or (array.size and not _fits(array, info.min, most)):
+        if array.dtype.kind not in "iu" or (array.size and not _in_range(array, info.min, most)):
             raise DTypeError(
                 f"{value!r} is not an integer in the range of {dtype}", line=user_line()
             )
@@ -227,8 +227,8 @@ def _uniform_int(
     return source.draw("RandomUniformInt", shape, dtype, name, ends, "iu")
 
 
-def _fits(array: np.ndarray, least: int, most: int) -> bool:
-    return least <= int(array.min()) and int(array.max()) <= min(most, np.iinfo(np.uint64).max)
+def _in_range(array: np.ndarray, lower: int, upper: int) -> bool:
+    return lower <= int(array.min()) and int(array.max()) <= min(upper, np.iinfo(np.uint64).max)
 
 
 def normal(

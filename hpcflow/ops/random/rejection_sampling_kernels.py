@@ -17,7 +17,7 @@ from hpcflow.ops.random.bits_to_numbers_kernels import box_muller, open_unit
 from hpcflow.ops.random.philox_kernels import PhiloxWords, product, u64
 
 DOUBLE = np.dtype("f8")
-FEW = 10.0  # smaller Poisson rates invert the distribution function
+MIN_REJECTION_RATE = 10.0  # smaller Poisson rates invert the distribution function
 Four = tuple[Any, Any, Any, Any]  # the words of one attempt
 Try = Callable[..., tuple[Any, Any]]  # words and parameters -> numbers, acceptance
 
@@ -53,27 +53,29 @@ def until_taken(
 # Modeling and Computer Simulation 29 (2019)
 
 
-def whole(words: PhiloxWords, first: int, count: int, span: Any) -> Any:
+def uniform_integers(words: PhiloxWords, first: int, count: int, span: Any) -> Any:
     """Unbiased uniform integers below `span`; `span` is uint64 with 1 or `count` elements.
 
     A span of 0 stands for 2**64.
     """
     bits = words.run(first, count)
-    every = span == 0
-    if every.all():
+    full_range = span == 0
+    if full_range.all():
         return bits
-    excess = (u64(0) - span) % words.xp.where(every, u64(1), span)  # remainder of 2**64 by the span
+    excess = (u64(0) - span) % words.xp.where(
+        full_range, u64(1), span
+    )  # remainder of 2**64 by the span
     high, low = _below(bits, span)
-    if not excess.any() and not every.any():
+    if not excess.any() and not full_range.any():
         return high
 
-    def attempt(four: Four, span: Any, excess: Any, every: Any) -> tuple[Any, Any]:
+    def attempt(four: Four, span: Any, excess: Any, full_range: Any) -> tuple[Any, Any]:
         high, low = product(four[0], span)
-        return words.xp.where(every, four[0], high), low >= excess
+        return words.xp.where(full_range, four[0], high), low >= excess
 
-    if every.any():
-        high = words.xp.where(every, bits, high)
-    return until_taken(words, attempt, first, (high, low >= excess), span, excess, every)
+    if full_range.any():
+        high = words.xp.where(full_range, bits, high)
+    return until_taken(words, attempt, first, (high, low >= excess), span, excess, full_range)
 
 
 def _below(bits: Any, span: Any) -> tuple[Any, Any]:
@@ -126,20 +128,22 @@ def gamma(words: PhiloxWords, first: int, count: int, alpha: Any) -> Any:
 def poisson(words: PhiloxWords, first: int, count: int, rate: Any) -> Any:
     """Poisson numbers of `rate`, float64 with 1 or `count` elements, in float64."""
     xp = words.xp
-    many = xp.nonzero(rate >= FEW)[0]
+    many = xp.nonzero(rate >= MIN_REJECTION_RATE)[0]
     if rate.size == 1 and many.size:
-        begun = _many(xp, _four(words, first, count), rate)
-        return until_taken(words, partial(_many, xp), first, begun, rate)
+        begun = _poisson_by_rejection(xp, _four(words, first, count), rate)
+        return until_taken(words, partial(_poisson_by_rejection, xp), first, begun, rate)
     four = _four(words, first, count)
-    draws = _few(xp, open_unit(four[0]), xp.where(rate < FEW, rate, 0.0))
+    draws = _poisson_by_inversion(
+        xp, open_unit(four[0]), xp.where(rate < MIN_REJECTION_RATE, rate, 0.0)
+    )
     if many.size:
         places, rates = many.astype(u64) + u64(first), rate[many]
-        begun = _many(xp, tuple(w[many] for w in four), rates)
-        draws[many] = until_taken(words, partial(_many, xp), places, begun, rates)
+        begun = _poisson_by_rejection(xp, tuple(w[many] for w in four), rates)
+        draws[many] = until_taken(words, partial(_poisson_by_rejection, xp), places, begun, rates)
     return draws
 
 
-def _few(xp: Any, u: Any, rate: Any) -> Any:
+def _poisson_by_inversion(xp: Any, u: Any, rate: Any) -> Any:
     """The first number at which the cumulative probability reaches `u`."""
     draws = xp.zeros(u.shape, DOUBLE)
     p = xp.exp(-rate)
@@ -154,7 +158,7 @@ def _few(xp: Any, u: Any, rate: Any) -> Any:
     return draws
 
 
-def _many(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
+def _poisson_by_rejection(xp: Any, four: Any, rate: Any) -> tuple[Any, Any]:
     """One attempt for each element."""
     b = 0.931 + 2.53 * xp.sqrt(rate)
     a = -0.059 + 0.02483 * b

@@ -154,15 +154,15 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
         return part
 
 
-def _check_crop(value: Tensor, wanted: np.ndarray) -> None:
+def _check_crop(value: Tensor, crop_size: np.ndarray) -> None:
     assert value.shape is not None
-    fits = wanted.shape == (len(value.shape),) and all(
+    fits = crop_size.shape == (len(value.shape),) and all(
         0 <= want and (have is None or want <= have)
-        for want, have in zip(wanted, value.shape, strict=True)
+        for want, have in zip(crop_size, value.shape, strict=True)
     )
     if not fits:
         raise ShapeError(
-            f"random_crop: size {wanted.tolist()} does not fit value of shape "
+            f"random_crop: size {crop_size.tolist()} does not fit value of shape "
             f"{shape_text(value.shape)}",
             line=user_line(),
         )

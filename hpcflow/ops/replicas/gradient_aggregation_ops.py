@@ -15,8 +15,8 @@ from hpcflow.graph.dtypes import float64, int64, resource
 from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.static_shape import Spec
 
-_MADE = NoGrad("inserted when the plan is made, after gradients are computed")
-_STATE: dict[str, Any] = {"stateful": True, "device": "cpu", "grad": _MADE}
+_PLAN_ONLY = NoGrad("inserted when the plan is made, after gradients are computed")
+_STATE: dict[str, Any] = {"stateful": True, "device": "cpu", "grad": _PLAN_ONLY}
 _WAITS: dict[str, Any] = {**_STATE, "waits": True}
 
 

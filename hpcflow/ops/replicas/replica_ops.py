@@ -20,7 +20,7 @@ ONE_OF_A_GRAPH = {"ReplicaShare": "replica_share", "ReplicaOffset": "replica_off
 _MOVES = NoGrad("inserted when the plan is made, after gradients are computed")
 
 
-def _same(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+def _same_specs(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     return [Spec(s.dtype, s.shape) for s in inputs]
 
 
@@ -92,7 +92,7 @@ op(
 )
 op(
     "ReplicaSum",
-    infer=_same,
+    infer=_same_specs,
     grad=_sum_over_replicas,
     stateful=True,
     lowers_to="AllReduce",
@@ -112,8 +112,8 @@ op(
     stateful=True,
     stands_for_feed=True,
 )
-op("AllReduce", infer=_same, grad=_MOVES, collective=True, waits=True, combines="sum")
-op("Broadcast", infer=_same, grad=_MOVES, collective=True, waits=True, combines="first")
+op("AllReduce", infer=_same_specs, grad=_MOVES, collective=True, waits=True, combines="sum")
+op("Broadcast", infer=_same_specs, grad=_MOVES, collective=True, waits=True, combines="first")
 op(
     "ReplicaGather",
     infer=_gathered,
@@ -141,7 +141,7 @@ op(
     no_kernel=True,
     work="nothing",
 )
-op("Copy", infer=_same, grad=_MOVES, message="copy", no_kernel=True, work="move")
+op("Copy", infer=_same_specs, grad=_MOVES, message="copy", no_kernel=True, work="move")
 op("Parcel", infer=_parcel, grad=_MOVES, message="pack", no_kernel=True, work="move")
 op(
     "FromParcel",

@@ -198,16 +198,16 @@ def raw_rnn(
             emit = nested_structure.map_structure(lambda _: x, cell.output_size)
         arrays = nested_structure.map_structure(_growing_array, emit)
 
-        def step(t: Tensor, done: Tensor, x: Any, arrays: Any, state: Any, carried: Any) -> Any:
+        def step(t: Tensor, finished: Tensor, x: Any, arrays: Any, state: Any, carried: Any) -> Any:
             output, new = cell(x, state)
             user_state = None if loop_state is None else carried
             now, following, next_state, emit, after = loop_fn(add(t, 1), output, new, user_state)
             shown = output if emit is None else emit
-            emitted, next_state = while_alive(logical_not(done), shown, next_state, state)
+            emitted, next_state = while_alive(logical_not(finished), shown, next_state, state)
             arrays = nested_structure.map_structure(lambda a, y: a.write(t, y), arrays, emitted)
             return (
                 add(t, 1),
-                logical_or(done, convert_to_tensor(now)),
+                logical_or(finished, convert_to_tensor(now)),
                 convert_to_tensor(following),
                 arrays,
                 next_state,

@@ -148,22 +148,22 @@ class DropoutWrapper(_Wrapper):
                     ]
                     self._noise[kind] = noise
 
-    def _drops(self, what: str) -> bool:
-        keep = self._keep[what]
+    def _drops(self, kind: str) -> bool:
+        keep = self._keep[kind]
         return not isinstance(keep, (int, float)) or keep < 1
 
-    def _own_seed(self, what: str, index: int) -> int | None:
+    def _own_seed(self, kind: str, index: int) -> int | None:
         """A seed for each kind of dropout and each unrolled step, derived from the given one."""
         if self._seed is None:
             return None
-        facts = f"{self._seed} {what} {index} {self._calls}"
+        facts = f"{self._seed} {kind} {index} {self._calls}"
         return int.from_bytes(hashlib.blake2b(facts.encode(), digest_size=4).digest(), "little")
 
-    def _drop(self, what: str, value: Any, index: int = 0) -> Any:
-        keep = self._keep[what]
-        if what in self._noise:
-            return where(less(self._noise[what][index], keep), divide(value, keep), 0)
-        return dropout(value, keep, seed=self._own_seed(what, index))
+    def _drop(self, kind: str, value: Any, index: int = 0) -> Any:
+        keep = self._keep[kind]
+        if kind in self._noise:
+            return where(less(self._noise[kind][index], keep), divide(value, keep), 0)
+        return dropout(value, keep, seed=self._own_seed(kind, index))
 
     def wrapped(self, step: Callable[..., Any], inputs: Any, state: Any) -> tuple[Any, Any]:
         """One step with dropout."""

@@ -58,12 +58,12 @@ from hpcflow.ops.variables.row_list_ops import gather_values
 from hpcflow.platform.exception_translation import value_text
 
 
-def rank_of(sp: SparseTensor, what: str) -> int:
+def rank_of(sp: SparseTensor, op_name: str) -> int:
     """The rank, which must be static."""
     for shape, at in ((sp.dense_shape.shape, 0), (sp.indices.shape, 1)):
         if shape is not None and shape[at] is not None:
             return shape[at]  # type: ignore[return-value]
-    raise ShapeError(f"{what} needs a sparse tensor of a known rank", line=user_line())
+    raise ShapeError(f"{op_name} needs a sparse tensor of a known rank", line=user_line())
 
 
 def flat_places(indices: Tensor, dense_shape: Tensor) -> Tensor:
@@ -151,9 +151,9 @@ def sparse_transpose(
     return sparse_reorder(turned, name)
 
 
-def _agreed(what: str, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+def _agreed(message: str, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
     """`value` after an assertion that `a` and `b` are equal."""
-    with value.graph.control_dependencies([assert_equal(a, b, message=what)]):
+    with value.graph.control_dependencies([assert_equal(a, b, message=message)]):
         return identity(value)
 
 

@@ -31,9 +31,9 @@ def _largest(values: Tensor, keys: Tensor, count: Any, name: str | None = None) 
     return where(equal(some, 0), zeros_like(most), most, name)
 
 
-def _without(sp: SparseTensor, axis: Any, keepdims: bool, what: str) -> tuple[Tensor, Tensor]:
+def _without(sp: SparseTensor, axis: Any, keepdims: bool, op_name: str) -> tuple[Tensor, Tensor]:
     """Indices and dense shape without the reduced axes, or with size 1 there."""
-    rank = rank_of(sp, what)
+    rank = rank_of(sp, op_name)
     axes = builtins.range(rank) if axis is None else np.atleast_1d(np.asarray(axis)).tolist()
     gone = {normal_axis(int(a), rank) for a in axes}
     if keepdims:
@@ -47,33 +47,33 @@ def _without(sp: SparseTensor, axis: Any, keepdims: bool, what: str) -> tuple[Te
     return getitem(sp.indices, (slice(None), slice(0, 0))), under
 
 
-def _reduce(what: str, segments: Callable[..., Tensor], doc: str) -> Callable[..., Tensor]:
+def _reduce(op_name: str, segments: Callable[..., Tensor], doc: str) -> Callable[..., Tensor]:
     def function(
         sp_input: SparseTensor, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> Tensor:
         sp = as_sparse(sp_input)
-        places, under = _without(sp, axis, keepdims, what)
+        places, under = _without(sp, axis, keepdims, op_name)
         flat = segments(sp.values, flat_places(places, under), reduce_prod(under), name)
         return reshape(flat, under)
 
-    function.__name__ = function.__qualname__ = what
+    function.__name__ = function.__qualname__ = op_name
     function.__doc__ = f"{doc} over `axis` (all if None) as a dense tensor."
     return accepts_aliases(reduction_axes="axis", keep_dims="keepdims")(function)
 
 
 def _reduce_sparse(
-    what: str, segments: Callable[..., Tensor], doc: str
+    op_name: str, segments: Callable[..., Tensor], doc: str
 ) -> Callable[..., SparseTensor]:
     def function(
         sp_input: SparseTensor, axis: Any = None, keepdims: bool = False, name: str | None = None
     ) -> SparseTensor:
         sp = as_sparse(sp_input)
-        places, under = _without(sp, axis, keepdims, what)
+        places, under = _without(sp, axis, keepdims, op_name)
         flat = segments(sp.values, flat_places(places, under), reduce_prod(under), name)
         some = summed_by_place(places, sp.values, under)
         return some.with_values(gather_values(flat, flat_places(some.indices, under)))
 
-    function.__name__ = function.__qualname__ = what
+    function.__name__ = function.__qualname__ = op_name
     function.__doc__ = f"{doc} over `axis` (all if None) where there are values."
     return accepts_aliases(reduction_axes="axis", keep_dims="keepdims")(function)
 
@@ -86,7 +86,7 @@ sparse_reduce_max_sparse = _reduce_sparse("sparse_reduce_max_sparse", _largest, 
 
 
 def _place_by_place(
-    what: str, function: Callable[[Tensor, Tensor], Tensor], doc: str
+    op_name: str, function: Callable[[Tensor, Tensor], Tensor], doc: str
 ) -> Callable[..., SparseTensor]:
     def pairwise(sp_a: SparseTensor, sp_b: SparseTensor, name: str | None = None) -> SparseTensor:
         a, b = as_sparse(sp_a), as_sparse(sp_b)
@@ -97,7 +97,7 @@ def _place_by_place(
         sum_b = summed_by_place(places, right, a.dense_shape)
         return sum_a.with_values(function(sum_a.values, sum_b.values))
 
-    pairwise.__name__ = pairwise.__qualname__ = what
+    pairwise.__name__ = pairwise.__qualname__ = op_name
     pairwise.__doc__ = f"The {doc} at each place where either has a value; a missing one is 0."
     return pairwise
 

@@ -43,8 +43,8 @@ def sparse_reset_shape(sp_input: SparseTensor, new_shape: Any = None) -> SparseT
         return SparseTensor(sp.indices, sp.values, identity(target_shape))
 
 
-def _check_larger(sp: SparseTensor, wanted: Tensor) -> None:
-    old, new = sp.shape, partial_value(wanted)
+def _check_larger(sp: SparseTensor, new_shape: Tensor) -> None:
+    old, new = sp.shape, partial_value(new_shape)
     if old is None or new is None:
         return
     smaller = any(a is not None and b is not None and b < a for a, b in zip(old, new, strict=False))

@@ -190,15 +190,15 @@ def convert_to_tensor_or_sparse_tensor(
     return value if isinstance(value, SparseTensor) else convert_to_tensor(value, dtype, name)
 
 
-def as_sparse(given: Any) -> SparseTensor:
+def as_sparse(value: Any) -> SparseTensor:
     """An argument that is a sparse tensor, or the value of one.
 
     Errors: ArgumentError if it is neither.
     """
-    if isinstance(given, (SparseTensor, SparseTensorValue)):
-        return convert_to_tensor_or_sparse_tensor(given)  # type: ignore[return-value]
+    if isinstance(value, (SparseTensor, SparseTensorValue)):
+        return convert_to_tensor_or_sparse_tensor(value)  # type: ignore[return-value]
     raise ArgumentError(
-        f"{value_text(given)} is not a sparse tensor",
+        f"{value_text(value)} is not a sparse tensor",
         line=user_line(),
         hint="make one with hf.SparseTensor(indices, values, dense_shape)",
     )

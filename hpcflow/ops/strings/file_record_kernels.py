@@ -15,8 +15,8 @@ from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.strings.string_kernels import number
 
 
-def _failed(what: str, path: str, error: OSError) -> DataError:
-    return DataError(f"{path!r} cannot be {what}: {error.strerror or error}")
+def _failed(action: str, path: str, error: OSError) -> DataError:
+    return DataError(f"{path!r} cannot be {action}: {error.strerror or error}")
 
 
 @kernel("ReadFile", "out", on="cpu")

@@ -57,7 +57,7 @@ def farm(s: np.ndarray) -> Words:
     return _farm64(s) if length <= 64 else _farm_long(s)
 
 
-def _both(u: Words, v: Words, mul: Any) -> Words:
+def _hash_len16(u: Words, v: Words, mul: Any) -> Words:
     a = _mixed((u ^ v) * mul)
     return _mixed((v ^ a) * mul) * mul
 
@@ -71,10 +71,10 @@ def _farm16(s: np.ndarray) -> Words:
     if n >= 8:
         a, b = _word(s, 0) + K2, _word(s, n - 8)
         c = _rotated(b, 37) * _mul(s) + a
-        return _both(c, (_rotated(a, 25) + b) * _mul(s), _mul(s))
+        return _hash_len16(c, (_rotated(a, 25) + b) * _mul(s), _mul(s))
     if n >= 4:
         a = np.uint64(n) + (_word(s, 0, 4) << np.uint64(3))
-        return _both(a, _word(s, n - 4, 4), _mul(s))
+        return _hash_len16(a, _word(s, n - 4, 4), _mul(s))
     if n == 0:
         return np.full(len(s), K2)
     a, b, c = (s[:, i].astype(np.uint64) for i in (0, n >> 1, n - 1))
@@ -87,7 +87,7 @@ def _farm32(s: np.ndarray) -> Words:
     a, b = _word(s, 0) * K1, _word(s, 8)
     c, d = _word(s, n - 8) * mul, _word(s, n - 16) * K2
     first = _rotated(a + b, 43) + _rotated(c, 30) + d
-    return _both(first, a + _rotated(b + K2, 18) + c, mul)
+    return _hash_len16(first, a + _rotated(b + K2, 18) + c, mul)
 
 
 def _farm64(s: np.ndarray) -> Words:
@@ -95,11 +95,11 @@ def _farm64(s: np.ndarray) -> Words:
     a, b = _word(s, 0) * K2, _word(s, 8)
     c, d = _word(s, n - 8) * mul, _word(s, n - 16) * K2
     y = _rotated(a + b, 43) + _rotated(c, 30) + d
-    z = _both(y, a + _rotated(b + K2, 18) + c, mul)
+    z = _hash_len16(y, a + _rotated(b + K2, 18) + c, mul)
     e, f = _word(s, 16) * mul, _word(s, 24)
     g, h = (y + _word(s, n - 32)) * mul, (z + _word(s, n - 24)) * mul
     first = _rotated(e + f, 43) + _rotated(g, 30) + h
-    return _both(first, e + _rotated(f + a, 18) + g, mul)
+    return _hash_len16(first, e + _rotated(f + a, 18) + g, mul)
 
 
 Pair = tuple[Words, Words]
@@ -131,8 +131,8 @@ def _farm_long(s: np.ndarray) -> Words:
     v = (v[0] + w[0], v[1])
     w = (w[0] + v[0], w[1])
     x, y, z, v, w = _farm_round(s, length - 64, (x, y, z), v, w, mul, np.uint64(9))
-    first = _both(v[0], w[0], mul) + _mixed(y) * K0 + z
-    return _both(first, _both(v[1], w[1], mul) + x, mul)
+    first = _hash_len16(v[0], w[0], mul) + _mixed(y) * K0 + z
+    return _hash_len16(first, _hash_len16(v[1], w[1], mul) + x, mul)
 
 
 def _farm_round(

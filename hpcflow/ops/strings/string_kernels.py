@@ -18,7 +18,7 @@ from hpcflow.ops.strings import string_hash_kernels
 Make = Callable[[KernelNode], Callable[..., Any]]
 
 
-def _each(type: str) -> Callable[[Make], Make]:
+def _elementwise(type: str) -> Callable[[Make], Make]:
     """Decorator: `make(node)` returns the function of one element of each input, broadcast."""
 
     def add(make: Make) -> Make:
@@ -39,7 +39,7 @@ def _each(type: str) -> Callable[[Make], Make]:
     return add
 
 
-@_each("AsString")
+@_elementwise("AsString")
 def _as_string(node: KernelNode) -> Callable[..., bytes]:
     attrs, kind = node.attrs, node.inputs[0].dtype.kind
     if kind == "b":
@@ -52,7 +52,7 @@ def _as_string(node: KernelNode) -> Callable[..., bytes]:
     return lambda x: (attrs["real"] % x).encode()
 
 
-@_each("StringJoin")
+@_elementwise("StringJoin")
 def _join(node: KernelNode) -> Callable[..., bytes]:
     separator = node.attrs["separator"].encode()
     return lambda *parts: separator.join(parts)
@@ -76,7 +76,7 @@ def _reduce_join(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-@_each("Substr")
+@_elementwise("Substr")
 def _substr(node: KernelNode) -> Callable[..., bytes]:
     def cut(text: Any, at: int, length: int) -> Any:
         if not -len(text) <= at <= len(text):
@@ -98,12 +98,12 @@ def _decoded(s: bytes) -> str:
         raise DataError(f"{s!r} is not UTF-8: {error}") from None
 
 
-@_each("StringLength")
+@_elementwise("StringLength")
 def _length(node: KernelNode) -> Callable[..., int]:
     return (lambda s: len(_decoded(s))) if node.attrs["utf8"] else len
 
 
-@_each("StringCase")
+@_elementwise("StringCase")
 def _case(node: KernelNode) -> Callable[..., bytes]:
     how = node.attrs["how"]
     if node.attrs["utf8"]:
@@ -111,7 +111,7 @@ def _case(node: KernelNode) -> Callable[..., bytes]:
     return lambda s: getattr(s, how)()
 
 
-@_each("RegexReplace")
+@_elementwise("RegexReplace")
 def _regex_replace(node: KernelNode) -> Callable[..., bytes]:
     attrs = node.attrs
     pattern, rewrite = re.compile(attrs["pattern"].encode()), attrs["rewrite"].encode()
@@ -119,13 +119,13 @@ def _regex_replace(node: KernelNode) -> Callable[..., bytes]:
     return lambda s: pattern.sub(rewrite, s, count=0 if attrs["all"] else 1)
 
 
-@_each("RegexFullMatch")
+@_elementwise("RegexFullMatch")
 def _regex_full_match(node: KernelNode) -> Callable[..., bool]:
     pattern = re.compile(node.attrs["pattern"].encode())
     return lambda s: pattern.fullmatch(s) is not None
 
 
-@_each("EncodeBase64")
+@_elementwise("EncodeBase64")
 def _encode(node: KernelNode) -> Callable[..., bytes]:
     if node.attrs["pad"]:
         return base64.urlsafe_b64encode
@@ -135,7 +135,7 @@ def _encode(node: KernelNode) -> Callable[..., bytes]:
 _WEB_SAFE = re.compile(rb"[A-Za-z0-9_-]*={0,2}")
 
 
-@_each("DecodeBase64")
+@_elementwise("DecodeBase64")
 def _decode(node: KernelNode) -> Callable[..., bytes]:
     def decode(s: bytes) -> bytes:
         if not _WEB_SAFE.fullmatch(s):
@@ -151,7 +151,7 @@ def _decode(node: KernelNode) -> Callable[..., bytes]:
 # -- numbers
 
 _REAL = re.compile(rb"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)", re.I)
-_WHOLE = re.compile(rb"[+-]?\d+")
+_INTEGER = re.compile(rb"[+-]?\d+")
 
 
 def number(text: bytes, dtype: np.dtype) -> Any:
@@ -160,7 +160,7 @@ def number(text: bytes, dtype: np.dtype) -> Any:
     Errors: DataError if it is not a number of `dtype`.
     """
     stripped = text.strip()
-    form = _WHOLE if dtype.kind in "iu" else _REAL
+    form = _INTEGER if dtype.kind in "iu" else _REAL
     if not form.fullmatch(stripped):
         raise DataError(f"{text!r} is not a number of {dtype}")
     if dtype.kind == "f":
@@ -171,7 +171,7 @@ def number(text: bytes, dtype: np.dtype) -> Any:
     return value
 
 
-@_each("StringToNumber")
+@_elementwise("StringToNumber")
 def _to_number(node: KernelNode) -> Callable[..., Any]:
     dtype = node.attrs["dtype"]
     return lambda s: number(s, dtype)

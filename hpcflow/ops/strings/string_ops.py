@@ -27,7 +27,7 @@ from hpcflow.platform.exception_translation import value_text
 _STRINGS = NoGrad("strings are not differentiable")
 
 
-def _each(
+def _elementwise(
     type: str, result: Any = string, takes: str = "O", count: int = 1
 ) -> Callable[..., list[Spec]]:
     """Shape rule of an op on each string (or each element of dtype `takes`), broadcast."""
@@ -42,7 +42,7 @@ def _each(
 
 
 def _string_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    return _each("string_join", count=len(inputs))(inputs, attrs)
+    return _elementwise("string_join", count=len(inputs))(inputs, attrs)
 
 
 def _reduce_join(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -63,18 +63,23 @@ def _substr(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(string, broadcast_shapes([s.shape for s in inputs]))]
 
 
-op("AsString", infer=_each("as_string", takes="biufc"), grad=_STRINGS, device="cpu")
+op("AsString", infer=_elementwise("as_string", takes="biufc"), grad=_STRINGS, device="cpu")
 op("StringJoin", infer=_string_join, grad=_STRINGS, device="cpu")
 op("ReduceJoin", infer=_reduce_join, grad=_STRINGS, device="cpu")
 op("Substr", infer=_substr, grad=_STRINGS, device="cpu")
-op("StringToNumber", infer=_each("string_to_number", None), grad=_STRINGS, device="cpu")
-op("StringToHashBucket", infer=_each("string_to_hash_bucket", int64), grad=_STRINGS, device="cpu")
-op("StringLength", infer=_each("string_length", int32), grad=_STRINGS, device="cpu")
-op("StringCase", infer=_each("a change of case"), grad=_STRINGS, device="cpu")
-op("RegexReplace", infer=_each("regex_replace"), grad=_STRINGS, device="cpu")
-op("RegexFullMatch", infer=_each("regex_full_match", bool_), grad=_STRINGS, device="cpu")
-op("EncodeBase64", infer=_each("encode_base64"), grad=_STRINGS, device="cpu")
-op("DecodeBase64", infer=_each("decode_base64"), grad=_STRINGS, device="cpu")
+op("StringToNumber", infer=_elementwise("string_to_number", None), grad=_STRINGS, device="cpu")
+op(
+    "StringToHashBucket",
+    infer=_elementwise("string_to_hash_bucket", int64),
+    grad=_STRINGS,
+    device="cpu",
+)
+op("StringLength", infer=_elementwise("string_length", int32), grad=_STRINGS, device="cpu")
+op("StringCase", infer=_elementwise("a change of case"), grad=_STRINGS, device="cpu")
+op("RegexReplace", infer=_elementwise("regex_replace"), grad=_STRINGS, device="cpu")
+op("RegexFullMatch", infer=_elementwise("regex_full_match", bool_), grad=_STRINGS, device="cpu")
+op("EncodeBase64", infer=_elementwise("encode_base64"), grad=_STRINGS, device="cpu")
+op("DecodeBase64", infer=_elementwise("decode_base64"), grad=_STRINGS, device="cpu")
 
 
 def _strings(strings: Any) -> Tensor:
@@ -252,10 +257,12 @@ def decode_base64(input: Any, name: str | None = None) -> Tensor:
 # -- hash
 
 
-def _hashed(strings: Any, buckets: int, how: str, key: Sequence[int], name: str | None) -> Tensor:
+def _hashed(
+    strings: Any, buckets: int, algorithm: str, key: Sequence[int], name: str | None
+) -> Tensor:
     if integer_argument(buckets, "num_buckets") < 1:
         raise ShapeError(f"num_buckets must be at least 1, not {buckets}", line=user_line())
-    attrs = {"how": how, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
+    attrs = {"how": algorithm, "buckets": int(buckets), "key": tuple(int(k) for k in key)}
     return first_output("StringToHashBucket", [_strings(strings)], attrs, name)
 
 

@@ -49,7 +49,7 @@ class IndexedSlices(WithValues):
 
     def __init__(self, values: Any, indices: Any, dense_shape: Any = None) -> None:
         self.values, self.indices = convert_to_tensor(values), convert_to_tensor(indices)
-        self.given = values  # a list is converted to the dtype of the updated variable
+        self.given_values = values  # a list is converted to the dtype of the updated variable
         if self.indices.dtype.kind not in "iu":
             raise DTypeError(f"indices of rows must be integers, not {self.indices.dtype}")
         if dense_shape is not None and not isinstance(dense_shape, Tensor):
@@ -57,7 +57,7 @@ class IndexedSlices(WithValues):
         self.dense_shape: Tensor | None = dense_shape
         if self.indices.shape is not None and len(self.indices.shape) != 1:
             self.values, self.indices = _listed(self.values, self.indices)
-            self.given = self.values
+            self.given_values = self.values
         rows, at = self.values.shape, self.indices.shape
         if rows == ():
             raise ShapeError(

@@ -16,7 +16,7 @@ from hpcflow.ops.math.arithmetic_ops import cast
 from hpcflow.ops.shape_inference import Attrs, first_output, make, require, require_rank
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 
-_MADE = NoGrad("inserted when the plan is made, after gradients are computed")
+_PLAN_ONLY = NoGrad("inserted when the plan is made, after gradients are computed")
 
 
 def _sum_equal_rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -87,7 +87,13 @@ def _under(lead: list[Any], rows: Tensor) -> Tensor:
     return concat([lead, getitem(shape(rows), slice(1, None))], 0)
 
 
-op("PieceRows", infer=_piece_rows, grad=_MADE, work="move", kernels="sparse_row_update_kernels")
+op(
+    "PieceRows",
+    infer=_piece_rows,
+    grad=_PLAN_ONLY,
+    work="move",
+    kernels="sparse_row_update_kernels",
+)
 op(
     "JoinRows",
     infer=_join_rows,

@@ -150,7 +150,7 @@ def _scatter_nd(type: str) -> None:
 
 
 def flat_indices(
-    xp: Any, indices: Any, shape: tuple[int, ...], what: str = "scatter_nd"
+    xp: Any, indices: Any, shape: tuple[int, ...], op_name: str = "scatter_nd"
 ) -> tuple[Any, int]:
     """Index vectors [..., k] into the first k axes of `shape` as flat numbers, and k."""
     depth = indices.shape[-1]
@@ -162,7 +162,7 @@ def flat_indices(
     columns = indices.reshape(count, depth)
     flat = xp.zeros(count, np.int64)
     for axis in range(depth):
-        check_indices(xp, columns[:, axis], shape[axis], f"{what}: along axis {axis} index")
+        check_indices(xp, columns[:, axis], shape[axis], f"{op_name}: along axis {axis} index")
         flat = flat * shape[axis] + columns[:, axis]
     return flat, depth
 

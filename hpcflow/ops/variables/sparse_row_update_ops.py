@@ -232,7 +232,7 @@ class RowUpdates:
                 op=self.name,
                 hint="use hf.scatter_add(variable, indices, updates) for two tensors",
             )
-        return self.after(self._rows(type, delta.indices, delta.given, name))
+        return self.after(self._rows(type, delta.indices, delta.given_values, name))
 
     def _rows(
         self, type: str, indices: Any, updates: Any, name: str | None, distinct: bool = False
@@ -254,15 +254,15 @@ class RowUpdates:
             )
 
 
-def the_variable(what: str, given: Any) -> Any:
-    """`given`, checked to be a variable.
+def the_variable(op_name: str, ref: Any) -> Any:
+    """`ref`, checked to be a variable.
 
-    Errors: ArgumentError, which names `what`.
+    Errors: ArgumentError, which names `op_name`.
     """
-    if not isinstance(given, RowUpdates):
-        message = f"{what} needs a variable, not {value_text(given)}"
+    if not isinstance(ref, RowUpdates):
+        message = f"{op_name} needs a variable, not {value_text(ref)}"
         raise ArgumentError(message, line=user_line(), hint="give an hf.Variable")
-    return given
+    return ref
 
 
 Scatter = Callable[..., Tensor]

@@ -69,7 +69,7 @@ def _read_gradient(operation: Operation, grad: Tensor) -> list[Tensor]:
     return [grad]  # the gradient of a handle is that of its value
 
 
-def _counted(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
+def _infer_counter(inputs: Sequence[Spec], attrs: dict[str, Any]) -> list[Spec]:
     dtype = np.dtype(attrs["dtype"])
     if dtype.kind not in "iu":
         raise DTypeError(f"a counter must be an integer, not {dtype}")
@@ -144,7 +144,7 @@ op(
 )
 op(
     "CountUpTo",
-    infer=_counted,
+    infer=_infer_counter,
     grad=NoGrad("its output is an integer"),
     writes=(0,),
     waits=True,
@@ -348,16 +348,16 @@ def _initial(initial_value: Any, dtype: Any) -> Tensor:
 
 
 def variable_of_op(
-    made: Operation, initializer: Operation, read: Tensor | None, trainable: bool
+    operation: Operation, initializer: Operation, read: Tensor | None, trainable: bool
 ) -> Variable:
     """The variable of imported operations; `read` is the read run by a fetch."""
     variable = Variable.__new__(Variable)
-    variable.name, variable.op, variable.handle = made.name, made, made.outputs[0]
-    variable.dtype, variable.shape = made.attrs["dtype"], Sizes(made.attrs["shape"])
+    variable.name, variable.op, variable.handle = operation.name, operation, operation.outputs[0]
+    variable.dtype, variable.shape = operation.attrs["dtype"], Sizes(operation.attrs["shape"])
     variable.initializer, variable.initial_value = initializer, initializer.inputs[1]
     variable.trainable, variable.constraint, variable._load = trainable, None, None
-    with root_as_default(made.graph) as graph, graph.name_scope(None):
-        variable.fetched = variable._read(f"{made.name}/value") if read is None else read
+    with root_as_default(operation.graph) as graph, graph.name_scope(None):
+        variable.fetched = variable._read(f"{operation.name}/value") if read is None else read
     return variable
 
 

@@ -404,7 +404,9 @@ def _nested(outer: Getter, inner: Getter) -> Getter:
 
 
 @contextlib.contextmanager
-def _inside(state: _GraphVariables, scope: VariableScope, again: bool) -> Iterator[VariableScope]:
+def _inside(
+    state: _GraphVariables, scope: VariableScope, reentered: bool
+) -> Iterator[VariableScope]:
     """Make `scope` current; inner scopes are numbered anew at each entry."""
     outer, before = state.scope, dict(state.opened)
     state.opened[scope.name] = state.opened.get(scope.name, 0) + 1
@@ -413,7 +415,7 @@ def _inside(state: _GraphVariables, scope: VariableScope, again: bool) -> Iterat
         yield scope
     finally:
         state.scope = outer
-        if again:
+        if reentered:
             state.opened = before
         else:
             inner = scope.name + "/"

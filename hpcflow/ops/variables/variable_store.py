@@ -67,7 +67,7 @@ class VariableStore:
         )
         created: Any
         if partitioner is None or value.shape == ():
-            created = make(value.whole(), name=name)
+            created = make(value.full_value(), name=name)
         else:
             cut = partitioner(shape=value.shape, dtype=dtype)
             created = _pieces(value, check_partitions(cut, value.shape), make)
@@ -88,7 +88,7 @@ def _check_shared(var: Any, shape: Shape, dtype: Any, reuse: bool | None, partit
         hint = "to share it use reuse=True or reuse=hf.AUTO_REUSE in hf.variable_scope"
     elif var.dtype != dtype:
         wrong = f"variable {var.name!r} is {var.dtype}, not {dtype}"
-    elif shape is not None and not _fits(shape, var.shape):
+    elif shape is not None and not _compatible(shape, var.shape):
         wrong = f"variable {var.name!r} has shape {shape_text(var.shape)}, not {shape_text(shape)}"
     elif not is_cut and partitioner is not None and var.shape != ():
         wrong = f"variable {var.name!r} was made without a partitioner"
@@ -107,7 +107,7 @@ def _cut_alike(var: PartitionedVariable, partitioner: Any) -> bool:
     return tuple(partitioner(shape=var.shape, dtype=var.dtype)) == var.partitions
 
 
-def _fits(shape: Shape, actual: Shape) -> bool:
+def _compatible(shape: Shape, actual: Shape) -> bool:
     try:
         merge_shapes(shape, actual)
     except ShapeError:
@@ -153,7 +153,7 @@ class _InitialValue:
                 line=user_line(),
                 hint=f"get_variable(..., dtype={str(value.dtype)!r}), or hf.cast the value",
             )
-        if shape is not None and not _fits(shape, value.shape):
+        if shape is not None and not _compatible(shape, value.shape):
             raise ShapeError(
                 f"variable {self.name!r} is {shape_text(shape)}, its initial value "
                 f"{shape_text(value.shape)}",
@@ -161,7 +161,7 @@ class _InitialValue:
             )
         return value
 
-    def whole(self) -> Any:
+    def full_value(self) -> Any:
         """The whole value: a tensor, or a function without arguments."""
         return self._call(self.shape, None) if callable(self.initializer) else self.initializer
 

@@ -186,7 +186,7 @@ class CapturedInputs:
         for place, feed in zip(block.host, feeds, strict=False):
             place[...] = feed
         for place, draws in zip(block.host[len(feeds) :], self.draws, strict=True):
-            place[0] = draws.made
+            place[0] = draws.total
         self.stream.wait_event(block.consumed)
         block.gpu.set(block.pinned, stream=self.stream)
         block.copied.record(self.stream)
@@ -342,7 +342,7 @@ class _Counters:
     def values(self) -> list[int]:
         """Their values."""
         updates = [state.updates for state in self._written]
-        return updates + [kernel.draws.made for kernel in self._drawing]
+        return updates + [kernel.draws.total for kernel in self._drawing]
 
     def count(self, increments: list[int]) -> None:
         """Add a number to each."""

@@ -298,7 +298,7 @@ class ReplicaLossRecovery:
 
 def snapshot_draws(draws: Mapping[tuple[str, str], DrawCount]) -> Callable[[], None]:
     """A function that resets the random operations to their state at this call."""
-    snapshot = [(draw, draw.made) for draw in draws.values()]
+    snapshot = [(draw, draw.total) for draw in draws.values()]
 
     def restore() -> None:
         for draw, count in snapshot:
