@@ -40,7 +40,7 @@ def mpi_rank(arguments: argparse.Namespace, method: str) -> None:
     import numpy as np
 
     from hpcflow.comm import mpi_communicator
-    from hpcflow.comm.polling_backoff import Backoff, ranks_outnumber_cores
+    from hpcflow.comm.polling_backoff import Backoff, crowded_hosts
     from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 
     world = mpi_communicator.world()
@@ -61,7 +61,7 @@ def mpi_rank(arguments: argparse.Namespace, method: str) -> None:
         else:
             shared = SharedCommunicator(world)
             stack.callback(shared.close)
-            backoff = Backoff(ranks_outnumber_cores(world))
+            backoff = Backoff(world.hosts[world.rank] in crowded_hosts(world))
             bucket = shared.bucket(count, np.dtype("f4"))
             total = bucket.output
             if method == OURS:

@@ -123,7 +123,7 @@ def test_what_a_quick_worker_leaves_is_trained(tmp_path):
 @pytest.mark.slow
 def test_two_die_in_steps_when_the_others_have_no_batches_left(tmp_path):
     """One after the other; the second while it trains what the first has left, or before."""
-    output = run(tmp_path, "async", "2:1:0.6", "3:4:0.3", kind="whole", subfolder="inside")
+    output = run(tmp_path, "async", "2:1:0.6", "3:4:0.3", kind="whole", where="inside")
     check(tmp_path, output, [2, 3])
 
 
@@ -143,7 +143,7 @@ def test_backup_workers(tmp_path):
 @pytest.mark.slow
 def test_updates_by_all_who_live(tmp_path):
     """In its step, for whose update the others wait; saves before the same number of steps."""
-    output = run(tmp_path, "all", "2:5:0.1", kind="epochs", subfolder="inside")
+    output = run(tmp_path, "all", "2:5:0.1", kind="epochs", where="inside")
     check(tmp_path, output, [2], exact=False)
 
 

@@ -88,9 +88,9 @@ class SparseTensor(WithValues):
         """`indices`, `values`, `dense_shape`."""
         return self.indices, self.values, self.dense_shape
 
-    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+    def invariants(self, shape_invariant: tuple[Shape] | None) -> list[Shape]:
         """The invariant given is the shape of `dense_shape`; the number of values may change."""
-        invariant = self.dense_shape.shape if told is None else told[0]
+        invariant = self.dense_shape.shape if shape_invariant is None else shape_invariant[0]
         rank = None if invariant is None else invariant[0]
         return [(None, rank), (None,), (rank,)]
 

@@ -75,12 +75,12 @@ class IndexedSlices(WithValues):
         """The same kind of tensor from other components."""
         return IndexedSlices(*parts)
 
-    def invariants(self, told: tuple[Shape] | None) -> list[Shape]:
+    def invariants(self, shape_invariant: tuple[Shape] | None) -> list[Shape]:
         """The loop invariant given is the shape of `values`."""
-        if told is None:
+        if shape_invariant is None:
             return super().invariants(None)
-        rows = None if told[0] is None else told[0][:1]
-        return [told[0], rows, *(t.shape for t in self.parts()[2:])]
+        rows = None if shape_invariant[0] is None else shape_invariant[0][:1]
+        return [shape_invariant[0], rows, *(t.shape for t in self.parts()[2:])]
 
     @property
     def dtype(self) -> np.dtype:

@@ -143,7 +143,7 @@ class AdadeltaOptimizer(FormulaOptimizer):
         super().__init__(name, learning_rate=learning_rate, rho=rho, epsilon=epsilon)
 
     def _formula(self, c: Cells, g: Tensor) -> None:
-        rho, rest, epsilon = c.number("rho"), c.one_minus("rho"), c.number("epsilon")
+        rho, rest, epsilon = c.number("rho"), c.rest("rho"), c.number("epsilon")
         accum, moved = rho * c.slot("accum") + rest * square(g), c.slot("accum_update")
         delta = sqrt(moved + epsilon) * rsqrt(accum + epsilon) * g
         c.keep("accum", accum)
@@ -182,7 +182,7 @@ class RMSPropOptimizer(FormulaOptimizer):
         return 1 if name == "rms" else 0
 
     def _formula(self, c: Cells, g: Tensor) -> None:
-        decay, rest = c.number("decay"), c.one_minus("decay")
+        decay, rest = c.number("decay"), c.rest("decay")
         ms = decay * c.slot("rms") + rest * square(g)
         c.keep("rms", ms)
         below = ms + c.number("epsilon")

@@ -51,8 +51,8 @@ class AdamOptimizer(FormulaOptimizer):
     def _averages(self, c: Cells, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The updated averages and the rate of this update."""
         m, v = c.slot("m"), c.slot("v")
-        m = m + (g - m) * c.one_minus("beta1")
-        v = v + (square(g) - v) * c.one_minus("beta2")
+        m = m + (g - m) * c.rest("beta1")
+        v = v + (square(g) - v) * c.rest("beta2")
         c.keep("m", m)
         c.keep("v", v)
         first, second = bias_corrections(c, c.step())
@@ -146,7 +146,7 @@ class NadamOptimizer(AdamOptimizer):
 
     def _formula(self, c: Cells, g: Tensor) -> None:
         m, v, rate = self._averages(c, g)
-        ahead = c.number("beta1") * m + c.one_minus("beta1") * g
+        ahead = c.number("beta1") * m + c.rest("beta1") * g
         c.subtract(rate * ahead / (sqrt(v) + c.number("epsilon")))
 
     def _fused(self, grad: Tensor, var: Variable) -> Operation | None:
@@ -176,7 +176,7 @@ class AdamaxOptimizer(FormulaOptimizer):
 
     def _formula(self, c: Cells, g: Tensor) -> None:
         m = c.slot("m")
-        m = m + (g - m) * c.one_minus("beta1")
+        m = m + (g - m) * c.rest("beta1")
         u = maximum(c.number("beta2") * c.slot("v"), abs(g))
         c.keep("m", m)
         c.keep("v", u)

@@ -103,8 +103,8 @@ class LAMBOptimizer(FormulaOptimizer):
 
     def _formula(self, c: Cells, g: Tensor) -> None:
         m, v, value = c.slot("m"), c.slot("v"), c.value
-        m = m + (g - m) * c.one_minus("beta1")
-        v = v + (square(g) - v) * c.one_minus("beta2")
+        m = m + (g - m) * c.rest("beta1")
+        v = v + (square(g) - v) * c.rest("beta2")
         c.keep("m", m)
         c.keep("v", v)
         first, second = (c.rounded(x) for x in bias_corrections(c, c.step()))

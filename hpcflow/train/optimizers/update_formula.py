@@ -135,7 +135,7 @@ class Cells:
         """A scalar cast to the dtype of updates."""
         return cast(convert_to_tensor(x), compute_gradients_for(self._var))
 
-    def one_minus(self, name: str) -> Tensor:
+    def rest(self, name: str) -> Tensor:
         """One minus a hyperparameter."""
         return self.rounded(1.0 - self.exact(name))
 
