@@ -219,16 +219,29 @@ def pack_components(structure: Any, values: Sequence[Any]) -> Any:
     return nested_structure.pack_structure(structure, values)
 
 
-def tensors_of(structure: Any) -> Any:
-    """`structure` as a structure of tensors; a list is one tensor, as in TensorFlow."""
+def map_components(function: Callable[[Any], Any], structure: Any) -> Any:
+    """`function` of each component; a list is one component, as in TensorFlow's datasets."""
     if isinstance(structure, dict):
-        return type(structure)((key, tensors_of(value)) for key, value in structure.items())
+        pairs = ((key, map_components(function, value)) for key, value in structure.items())
+        return type(structure)(pairs)
     if isinstance(structure, tuple):
-        items = [tensors_of(item) for item in structure]
+        items = [map_components(function, item) for item in structure]
         return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
-    if structure is None:
+    return function(structure)
+
+
+def tensors_of(structure: Any) -> Any:
+    """`structure` as a structure of tensors.
+
+    Errors: GraphError for None.
+    """
+    return map_components(_as_tensor, structure)
+
+
+def _as_tensor(value: Any) -> Any:
+    if value is None:
         raise GraphError("a function of the elements of a dataset returned None")
-    return convert_to_tensor(structure)
+    return convert_to_tensor(value)
 
 
 def require_scalar(traced: TensorFunction, kind: str, label: str) -> None:

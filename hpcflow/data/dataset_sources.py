@@ -18,6 +18,7 @@ from hpcflow.data.dataset_functions import (
     Element,
     TensorComponent,
     leaves_of,
+    map_components,
     pack_components,
     tensors_of,
     values_by_component,
@@ -82,15 +83,14 @@ def _array_dataset(
 
 
 def _as_structure(tensors: Any) -> Any:
-    """`tensors` as a structure of arrays and tensors; a list is one array."""
-    if isinstance(tensors, dict):
-        return type(tensors)((key, _as_structure(value)) for key, value in tensors.items())
-    if isinstance(tensors, tuple):
-        items = [_as_structure(item) for item in tensors]
-        return type(tensors)(*items) if hasattr(tensors, "_fields") else tuple(items)
-    if isinstance(tensors, Tensor) or hasattr(tensors, "as_tensor"):
-        return tensors_of(tensors)
-    return as_array(tensors)
+    """`tensors` as a structure of arrays and tensors."""
+    return map_components(_as_array_or_tensor, tensors)
+
+
+def _as_array_or_tensor(value: Any) -> Any:
+    if isinstance(value, Tensor) or hasattr(value, "as_tensor"):
+        return tensors_of(value)
+    return as_array(value)
 
 
 def range_(*args: Any) -> Pipeline:
