@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -71,3 +72,30 @@ def test_sigterm_does_not_kill_a_rank_of_another_step(tmp_path: Path) -> None:
         assert process.poll() is None
         process.send_signal(signal.SIGUSR1)
         assert process.wait(20) == 75
+
+
+REUSED = """
+import os, sys
+from hpcflow.launch.launcher_detection import LaunchedRank
+from hpcflow.monitoring import srun_rank_supervisor, wait_ledger
+base, run = sys.argv[1:]
+srun_rank_supervisor.ledger_folder = lambda: base
+def earlier(pid):  # as a killed job leaves it, whose rank had the PID of the child
+    os.getpid = lambda: pid
+    ledger = wait_ledger.WaitLedger(base + "/" + wait_ledger.PREFIX + "earlier", 5, "n", "t")
+    ledger.ends()
+    ledger._times[wait_ledger._HEARTBEAT] -= 60.0
+wait = srun_rank_supervisor._wait
+srun_rank_supervisor._wait = lambda child, *more: (wait(child, *more), earlier(child))
+srun_rank_supervisor.become_child(LaunchedRank(1, 4, 1, 2, "srun"), run)
+os.kill(os.getpid(), 11)
+"""
+
+
+def test_the_death_of_a_rank_whose_pid_an_earlier_job_had_is_reported(tmp_path: Path) -> None:
+    """The ledger of that job says that its rank had reported its end."""
+    words = [sys.executable, "-c", REUSED, str(tmp_path), str(tmp_path / "run")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (tmp_path / "run" / "failure.json").exists(), done.stderr
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert facts["rank"] == 1 and "SIGSEGV" in facts["cause"]

@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class LauncherWatchdog:
 
     def __init__(self, base: str, times: StallTimes, all_here: bool = True) -> None:
         self._base, self._times, self._all_here = pathlib.Path(base), times, all_here
+        self._since = time.time()  # ledgers that are older belong to other jobs
         self.give_up: Callable[[str], None] = lambda text: None
         self._over = threading.Event()
         self._directory: pathlib.Path | None = None
@@ -95,7 +97,7 @@ class LauncherWatchdog:
     def _watch(self) -> None:
         starting, watched, leaving, all_joined = StartupProcesses(), None, None, False
         while not (self._dead or self._early or self._hung or self._over.is_set()):
-            watched = watched or _ledgers_of(os.getpid(), self._base)
+            watched = watched or _ledgers_of(os.getpid(), self._base, self._since)
             if not all_joined:
                 self._early = starting.wait(FIND_S)
                 self._look_for_hangs(starting)
@@ -128,7 +130,9 @@ class LauncherWatchdog:
     def _look_for_ledgers(self, watched: WatchedRanks | None) -> None:
         """Search for ledgers of dead ranks: one may have been created just before the death."""
         ledgers = [
-            pair for _, pid in self._early if (pair := process_ledger(self._base, pid)) is not None
+            pair
+            for _, pid in self._early
+            if (pair := process_ledger(self._base, pid, self._since)) is not None
         ]
         if ledgers:
             has_removed = len(ledgers) < len(self._early)  # a rank ended without a ledger
@@ -171,11 +175,13 @@ def _signal_name(number: int) -> str:
         return ""
 
 
-def _ledgers_of(launcher: int, base: pathlib.Path) -> WatchedRanks | None:
-    """The ledgers of a launcher's job on this node; None if there are none yet."""
+def _ledgers_of(launcher: int, base: pathlib.Path, since: float) -> WatchedRanks | None:
+    """The ledgers of a launcher's job on this node, started after `since`; None if none yet."""
     for directory in user_ledgers(base):
         entry = next(iter(read_all(directory)), None)
-        if entry is not None and launcher in _ancestors(entry.pid):
+        if entry is None or entry.heartbeat < since:
+            continue
+        if launcher in _ancestors(entry.pid):
             return WatchedRanks(directory, entry.host)
     return None
 

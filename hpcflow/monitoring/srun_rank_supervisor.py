@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from types import FrameType
 from typing import Any
 
@@ -54,7 +55,7 @@ def become_child(launched_rank: LaunchedRank, run_dir: str) -> None:
     numbers = {getattr(signal, name) for name in FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent, child = os.getpid(), os.fork()
+    since, parent, child = time.time(), os.getpid(), os.fork()
     if child:
         there.close()
         received = _forward_signals(child, numbers)
@@ -63,7 +64,7 @@ def become_child(launched_rank: LaunchedRank, run_dir: str) -> None:
         failure = pathlib.Path(run_dir) / failure_json.NAME if must_kill else None
         _wait(child, here, received, failure)
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-        os._exit(_end(child, received, launched_rank, run_dir))
+        os._exit(_end(child, since, received, launched_rank, run_dir))
     here.close()
     _to_parent.append(there)
     if prctl is not None:
@@ -136,15 +137,20 @@ def _wait(
         ready = poll.poll(limit)
 
 
-def _end(child: int, received: set[int], launched_rank: LaunchedRank, run_dir: str) -> int:
-    """The exit code of this task; reports the death of the child if a signal has killed it."""
+def _end(
+    child: int, since: float, received: set[int], launched_rank: LaunchedRank, run_dir: str
+) -> int:
+    """The exit code of this task; reports the death of the child if a signal has killed it.
+
+    The child was started after `since` (wall clock).
+    """
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
     if {-code, signal.SIGTERM} & received:  # SLURM sends SIGTERM before it kills
         return 128 - code
     cause = f"was killed by {signal.Signals(-code).name}"
-    ledger = process_ledger(ledger_folder(), child)
+    ledger = process_ledger(ledger_folder(), child, since)
     if ledger is None:  # it had not joined the job
         _report(
             failure_detector.external_death_facts(launched_rank.rank, child, cause, DIED_EARLY),

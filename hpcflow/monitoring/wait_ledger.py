@@ -238,12 +238,15 @@ def user_ledgers(base: str | os.PathLike[str]) -> list[pathlib.Path]:
 
 
 def process_ledger(
-    base: str | os.PathLike[str], pid: int
+    base: str | os.PathLike[str], pid: int, since: float
 ) -> tuple[LedgerEntry, pathlib.Path] | None:
-    """The record of a process of this user and host, and its directory; None if there is none."""
+    """The record of a process of this user and host, and its directory; None if there is none.
+
+    The process was started after `since` (wall clock): an earlier one may have had the same PID.
+    """
     for directory in user_ledgers(base):
         for entry in read_all(directory):
-            if entry.pid == pid:
+            if entry.pid == pid and entry.heartbeat >= since:
                 return entry, directory
     return None
 

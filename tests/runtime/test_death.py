@@ -339,3 +339,24 @@ def test_a_rank_that_dies_unseen_may_be_on_another_node(tmp_path):
     assert not LauncherWatchdog(str(tmp_path), StallTimes(60, 600), all_here=False).report_failure(
         "", 137
     )
+
+
+@pytest.mark.parametrize("ending", [True, False])
+def test_the_ledger_of_an_earlier_process_with_the_same_pid_is_not_that_of_the_dead_rank(
+    tmp_path, ending
+):
+    """PIDs are reused; a job that was killed at once leaves its ledgers for some minutes."""
+    earlier = WaitLedger(tmp_path / (PREFIX + "earlier"), 5, "n", "/job:ps/task:5")
+    if ending:
+        earlier.ends()
+    time.sleep(0.01)
+    witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
+    witness._over.set()
+    witness._thread.join()
+    witness._early = [(0, os.getpid())]
+    witness._look_for_ledgers(None)
+    assert not witness.have_joined() and not witness._dead
+    assert witness.report_failure(str(tmp_path / "run"), 139)  # SIGSEGV
+    facts = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert facts["rank"] == 0 and "SIGSEGV" in facts["cause"]
+    earlier.close()
