@@ -83,10 +83,19 @@ def losses_file(folder: pathlib.Path, net: str, name: str) -> pathlib.Path:
     return folder / f"{net} of {name}"
 
 
+def differences(folder: pathlib.Path, net: str) -> dict[str, list[float]]:
+    """Peer -> how far our losses are from its, relative, step by step."""
+    head = f"{net} of "
+    files = {f.name.removeprefix(head): f for f in folder.glob(f"{head}*")}
+    losses = {name: json.loads(file.read_text()) for name, file in files.items()}
+    ours = losses.pop(OURS, [])
+    return {
+        name: [abs(mine / its - 1) for mine, its in zip(ours, theirs, strict=True)]
+        for name, theirs in losses.items()
+        if ours
+    }
+
+
 def apart(folder: pathlib.Path, net: str) -> list[float]:
     """How far our losses are from those of the peers at worst, relative, step by step."""
-    head = f"{net} of "
-    found = {f.name.removeprefix(head): json.loads(f.read_text()) for f in folder.glob(f"{head}*")}
-    ours = found.pop(OURS, [])
-    steps = zip(ours, *found.values(), strict=True) if found else ()
-    return [max(abs(mine / its - 1) for its in theirs) for mine, *theirs in steps]
+    return [max(steps) for steps in zip(*differences(folder, net).values(), strict=True)]
