@@ -75,14 +75,25 @@ def torch_loss(torch: Any, v: Any, x: Any, y: Any) -> Any:
 
 
 def jax_loss(jax: Any, v: Any, x: Any, y: Any) -> Any:
-    jnp = jax.numpy
-    for i, (*_, stride) in enumerate(LAYERS):
-        x = jax.lax.conv_general_dilated(
-            x, v[f"w{i}"], (stride,) * 3, "SAME", dimension_numbers=("NDHWC", "DHWIO", "NDHWC")
-        )
+    """By convolutions of images with the channels of three planes: XLA is slow at volumes."""
+    jnp, images = jax.numpy, ("NHWC", "HWIO", "NHWC")
+
+    def conv(x: Any, w: Any, stride: int) -> Any:
+        n, d, *sides, channels = x.shape
+        x = jnp.pad(x, ((0, 0), (2 - stride, 1), (0, 0), (0, 0), (0, 0)))
+        planes = jnp.concatenate([x[:, k : k + d : stride] for k in range(3)], 4)
+        x = planes.reshape(-1, *sides, 3 * channels)
+        w = w.transpose(1, 2, 0, 3, 4).reshape(3, 3, 3 * channels, -1)
+        x = jax.lax.conv_general_dilated(x, w, (stride,) * 2, "SAME", dimension_numbers=images)
+        return x.reshape(n, d // stride, *x.shape[1:])
+
+    def normal(x: Any, i: int) -> Any:
         parts = x.reshape(x.shape[0], -1, GROUPS, x.shape[4] // GROUPS)
-        mean, variance = (f((1, 3), keepdims=True) for f in (parts.mean, parts.var))
+        mean, variance = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
         parts = (parts - mean) * jax.lax.rsqrt(variance + EPSILON)
-        x = jax.nn.relu(parts.reshape(x.shape) * v[f"scale{i}"] + v[f"shift{i}"])
+        return parts.reshape(x.shape) * v[f"scale{i}"] + v[f"shift{i}"]
+
+    for i, (*_, stride) in enumerate(LAYERS):
+        x = jax.nn.relu(normal(conv(x, v[f"w{i}"], stride), i))
     logits = jax.nn.log_softmax(x.mean((1, 2, 3)) @ v["w"] + v["b"])
     return -jnp.mean(jnp.take_along_axis(logits, y[:, None], 1))

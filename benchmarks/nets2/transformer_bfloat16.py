@@ -9,7 +9,7 @@ import numpy as np
 OPTIMIZER = ("sgd", 0.01)
 TOLERANCE = (1e-2, 3e-2)
 BATCH_AXES = (0, 0)
-BATCH, STEPS, SIZE, HEADS, INNER = 8, 64, 256, 4, 1024
+BATCH, STEPS, SIZE, HEADS, INNER = 4, 64, 256, 4, 1024
 
 
 def weights(rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -99,12 +99,12 @@ def update(kind: str, rate: float, x: Any, g: Any, slots: list[Any], count: Any)
     if kind == "sgd" and isinstance(g, tf.IndexedSlices):
         x.scatter_sub(tf.IndexedSlices(rate * g.values, g.indices))
         return
-    g = tf.convert_to_tensor(g)
+    g, step_size = tf.convert_to_tensor(g), tf.constant(rate, x.dtype)
     if kind == "sgd":
-        tf.raw_ops.ResourceApplyGradientDescent(var=x.handle, alpha=rate, delta=g)
+        tf.raw_ops.ResourceApplyGradientDescent(var=x.handle, alpha=step_size, delta=g)
     elif kind == "momentum":
         tf.raw_ops.ResourceApplyMomentum(
-            var=x.handle, accum=slots[0].handle, lr=rate, grad=g, momentum=0.9
+            var=x.handle, accum=slots[0].handle, lr=step_size, grad=g, momentum=0.9
         )
     else:
         tf.raw_ops.ResourceApplyAdam(
@@ -113,7 +113,7 @@ def update(kind: str, rate: float, x: Any, g: Any, slots: list[Any], count: Any)
             v=slots[1].handle,
             beta1_power=tf.cast(0.9**count, x.dtype),
             beta2_power=tf.cast(0.999**count, x.dtype),
-            lr=rate,
+            lr=step_size,
             beta1=0.9,
             beta2=0.999,
             epsilon=1e-8,
