@@ -98,6 +98,8 @@ class OpDef:
     source: Source = ""  # its value is an attribute, or given by the caller of the step
     stands_for_feed: bool = False  # its feed takes over its name, also in control edges
     message: MessageRole = ""  # moves a value between devices or tasks, or packs a message
+    shape_input: bool = False  # its last input has the shape that attribute `shape` does not know
+    fills_with: int | None = None  # the number that fills the shape of its only input
     no_kernel: bool = False  # generated code does its work without a kernel
     generated: bool = False  # an attribute holds the source of its kernel
 

@@ -15,11 +15,18 @@ MOST_BYTES = 1 << 47  # the address space of a process
 
 
 class Spec(NamedTuple):
-    """The static dtype and shape of a tensor; `value` if it is a known constant."""
+    """The static dtype and shape of a tensor; `value` if it is a known constant.
+
+    `sizes` has the entries of an integer vector of which only some are known. `elements` is of a
+    list or array of tensors: what its elements have in common, () if there are none yet, None if
+    nothing is known.
+    """
 
     dtype: np.dtype
     shape: Shape
     value: np.ndarray | None = None
+    sizes: Shape = None
+    elements: tuple[Spec, ...] | None = None
 
     @property
     def known(self) -> bool:
@@ -142,6 +149,24 @@ def common_shape(a: Shape, b: Shape) -> Shape:
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else None for x, y in zip(a, b, strict=True))
+
+
+def common_elements(
+    a: tuple[Spec, ...] | None, b: tuple[Spec, ...] | None
+) -> tuple[Spec, ...] | None:
+    """What the elements of two lists have in common, or of one list at two times."""
+    if a is None or b is None or not (a and b):
+        return None if a is None or b is None else a or b
+    (first,), (second,) = a, b
+    if first.dtype != second.dtype:
+        return None
+    return (common_spec(first, second),)
+
+
+def common_spec(a: Spec, b: Spec) -> Spec:
+    """What two tensors of one dtype have in common; no value."""
+    elements = common_elements(a.elements, b.elements)
+    return Spec(a.dtype, common_shape(a.shape, b.shape), elements=elements)
 
 
 def _merge_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | None:

@@ -35,6 +35,7 @@ from hpcflow.graph.static_shape import (
     broadcast_shapes,
     is_known,
     merge_shapes,
+    require_known,
     shape_text,
     size_of,
 )
@@ -256,10 +257,13 @@ def elementwise_shape(type: str, kinds: str) -> Infer:
     return infer
 
 
-def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
+def with_value(
+    spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec], moves: bool = False
+) -> Spec:
     """`spec` with its static value, if it has few integers and the inputs' values are known.
 
-    `function` returns None if there is no value, because the op would raise an error.
+    `function` returns None if there is no value, because the op would raise an error. `moves`: it
+    only moves entries, so those of a vector may be known in part.
     """
     if (
         spec.dtype.kind not in "iub"
@@ -269,10 +273,32 @@ def with_value(spec: Spec, function: Callable[..., Any], inputs: Sequence[Spec])
         return spec
     values = [s.value for s in inputs]
     if any(v is None for v in values):
-        return spec
+        return _with_sizes(spec, function, inputs) if moves else spec
     with np.errstate(all="ignore"):
         folded = function(*values)
     return spec if folded is None else spec._replace(value=np.asarray(folded).astype(spec.dtype))
+
+
+def _with_sizes(spec: Spec, move: Callable[..., Any], inputs: Sequence[Spec]) -> Spec:
+    """`spec` with the entries that `move` takes from those of `inputs` that are known."""
+    entries = [e for s in inputs if (e := _entries(s)) is not None]
+    if len(entries) < len(inputs) or all(x is None for e in entries for x in e.flat):
+        return spec
+    moved = np.asarray(move(*entries), object)
+    known = [x is not None for x in moved.flat]
+    if all(known):
+        return spec._replace(value=moved.astype(spec.dtype))
+    return spec._replace(sizes=tuple(moved.tolist())) if any(known) and moved.ndim == 1 else spec
+
+
+def _entries(spec: Spec) -> np.ndarray | None:
+    """The entries of a small tensor as objects, None for those that are not known."""
+    if spec.value is not None:
+        return spec.value.astype(object)
+    if not is_known(spec.shape) or size_of(spec.shape) > MAX_CONSTANT_SIZE:
+        return None
+    sizes = (None,) * size_of(spec.shape) if spec.sizes is None else spec.sizes
+    return np.array(sizes, object).reshape(require_known(spec.shape))
 
 
 def as_first(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -297,9 +323,14 @@ def told_shape(inputs: Sequence[Spec], at: int, attrs: Attrs, least: int = 0) ->
     if len(inputs) > at:
         require(f"the shape in input {at}", inputs[at], "iu")
         require_rank("a shape", inputs[at], 1)
-        value = inputs[at].value
+        value, sizes = inputs[at].value, inputs[at].sizes
         if value is not None:
             return _sized(tuple(int(d) for d in value), least)
+        if sizes is not None:
+            static = attrs["shape"] or (None,) * len(sizes)
+            known = tuple(None if s == -1 else s for s in sizes)  # of a reshape: to be inferred
+            both = zip(static, known, strict=True)
+            return _sized(tuple(s if d is None else d for d, s in both), least)
     return _sized(attrs["shape"], least)
 
 

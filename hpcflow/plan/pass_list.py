@@ -48,6 +48,7 @@ from hpcflow.plan.distribution.variable_sharding import shard_variables
 from hpcflow.plan.frontend.capture_hoisting import hoist_variable_reads, sink_constants
 from hpcflow.plan.frontend.common_subexpression_elimination import merge_common_subexpressions
 from hpcflow.plan.frontend.constant_folding import Evaluate, fold_constants, fold_static_shapes
+from hpcflow.plan.frontend.dead_loop_variable_elimination import drop_dead_loop_variables
 from hpcflow.plan.frontend.dead_read_elimination import drop_dead_reads, live_reads
 from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
 from hpcflow.plan.frontend.identity_elimination import eliminate_identities, eliminate_noops
@@ -440,6 +441,13 @@ PASSES = (
         "Loops and branches hold programs; the passes marked *bodies* also run on these.",
         "What these passes say of the program also holds of the bodies.",
         _bodies,
+        in_bodies=True,
+    ),
+    Pass(
+        *("dead_loop_variable_elimination", "bodies", PROGRAM, PROGRAM),
+        "A gradient keeps values of a loop of which it needs only the shapes.",
+        "Each variable of a loop, and each output of a branch, is needed.",
+        lambda program, of: drop_dead_loop_variables(program),
         in_bodies=True,
     ),
     Pass(

@@ -24,14 +24,14 @@ feeds x, y; fetches loss:0
 
 per step of one replica
 task                ranks  ops          memory  sends   receives  sums
-/job:worker/task:0  1      38 on cpu:0  1628 B  0, 0 B  0, 0 B    0 B
+/job:worker/task:0  1      37 on cpu:0  1620 B  0, 0 B  0, 0 B    0 B
 
 memory of a rank    variables  constants  buffers  messages  sums  and versions <=
-/job:worker/task:0  704 B      28 B       896 B    0 B       0 B   0 B
+/job:worker/task:0  704 B      20 B       896 B    0 B       0 B   0 B
 
 ops  why they are where they are
 31   default: the driver
-5    constant: with its users
+4    constant: with its users
 2    fed by the driver
 
 proved: every Send has its Recv, one order of collectives, no deadlock, no race
@@ -42,10 +42,10 @@ feeds x, y; fetches loss:0
 
 per step of one replica
 task                ranks  ops          memory  sends   receives  sums
-/job:worker/task:0  4      40 on cpu:0  2332 B  0, 0 B  0, 0 B    352 B
+/job:worker/task:0  4      39 on cpu:0  2324 B  0, 0 B  0, 0 B    352 B
 
 memory of a rank    variables  constants  buffers  messages  sums   and versions <=
-/job:worker/task:0  704 B      28 B       896 B    0 B       704 B  0 B
+/job:worker/task:0  704 B      20 B       896 B    0 B       704 B  0 B
 
 collective  name               type       on                  ranks  values  bytes a rank
 0           replicas/bucket_0  AllReduce  /job:worker/task:0  4      1       192 B
@@ -53,7 +53,7 @@ collective  name               type       on                  ranks  values  byt
 
 ops  why they are where they are
 31   default: the driver
-5    constant: with its users
+4    constant: with its users
 2    fed by the driver
 
 proved: every Send has its Recv, one order of collectives, no deadlock, no race
@@ -64,13 +64,13 @@ feeds x, y; fetches loss:0
 
 per step of one replica; a server does this for each replica's step
 task                ranks  ops          memory   sends     receives  sums
-/job:worker/task:0  60     59 on cpu:0  1908 B   8, 608 B  8, 352 B  0 B
+/job:worker/task:0  60     58 on cpu:0  1900 B   8, 608 B  8, 352 B  0 B
 /job:ps/task:0..1   2      17 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
 /job:ps/task:2      1      22 on cpu:0  21.3 kB  2, 96 B   2, 160 B  0 B
 /job:ps/task:3      1      17 on cpu:0  15.5 kB  2, 64 B   2, 128 B  0 B
 
 memory of a rank    variables  constants  buffers  messages  sums  and versions <=
-/job:worker/task:0  0 B        20 B       1536 B   352 B     0 B   0 B
+/job:worker/task:0  0 B        12 B       1536 B   352 B     0 B   0 B
 /job:ps/task:0..2   192 B      8 B        15.4 kB  5760 B    0 B   0 B
 /job:ps/task:3      128 B      8 B        11.5 kB  3840 B    0 B   0 B
 
@@ -95,7 +95,7 @@ ops  why they are where they are
 29   default: the driver
 18   beside the state they use or sum
 16   part of a variable: one of the servers with the least to do
-11   constant: with its users
+10   constant: with its users
 2    fed by the driver
 1    variable: server with the least to do
 1    slot of b1

@@ -253,7 +253,9 @@ def _deduce(target: tuple[int | None, ...], source: Shape) -> Shape:
 def _reshape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     target = told_shape(inputs, 1, attrs, -1)
     shape = None if target is None else _deduce(target, inputs[0].shape)
-    return [with_value(Spec(inputs[0].dtype, shape), lambda x: x.reshape(shape), inputs[:1])]
+    return [
+        with_value(Spec(inputs[0].dtype, shape), lambda x: x.reshape(shape), inputs[:1], moves=True)
+    ]
 
 
 def _expand_dims(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -262,7 +264,7 @@ def _expand_dims(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(inputs[0].dtype, None)]
     at = normal_axis(attrs["axis"], len(shape) + 1)
     spec = Spec(inputs[0].dtype, (*shape[:at], 1, *shape[at:]))
-    return [with_value(spec, lambda x: np.expand_dims(x, at), inputs)]
+    return [with_value(spec, lambda x: np.expand_dims(x, at), inputs, moves=True)]
 
 
 def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -277,7 +279,7 @@ def _squeeze(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         if shape[a] not in (None, 1):
             raise ShapeError(f"axis {a} of {shape_text(shape)} has size {shape[a]}, not 1")
     spec = Spec(inputs[0].dtype, tuple(d for i, d in enumerate(shape) if i not in axes))
-    return [with_value(spec, lambda x: x.squeeze(axes), inputs)]
+    return [with_value(spec, lambda x: x.squeeze(axes), inputs, moves=True)]
 
 
 def reshaped_like(g: Tensor, x: Tensor) -> Tensor:
@@ -318,6 +320,7 @@ op(
 )
 op(
     "Reshape",
+    shape_input=True,
     infer=_reshape,
     grad=_reshape_back,
     identity="if_specs_equal",
@@ -454,8 +457,12 @@ def as_scalar(value: Any) -> Tensor:
 
 def _shape(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     input_shape = inputs[0].shape
-    value = np.array(input_shape, attrs["dtype"]) if is_known(input_shape) else None
-    return [Spec(attrs["dtype"], (None if input_shape is None else len(input_shape),), value)]
+    if input_shape is None:
+        return [Spec(attrs["dtype"], (None,))]
+    spec = Spec(attrs["dtype"], (len(input_shape),))
+    if is_known(input_shape):
+        return [spec._replace(value=np.array(input_shape, attrs["dtype"]))]
+    return [spec._replace(sizes=input_shape if any(input_shape) else None)]
 
 
 def _size(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:

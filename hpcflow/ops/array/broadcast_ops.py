@@ -54,11 +54,12 @@ def _sum_to_back(op: Operation, g: Tensor) -> list[Any]:
     return [broadcast_to(g, sizes(op.inputs[0])), *[None] * (len(op.inputs) - 1)]
 
 
-op("Fill", infer=_fill, grad=_fill_back, source="fill", work="move")
-op("ZerosLike", infer=as_first, grad=lambda op, g: [None], work="move")
-op("OnesLike", infer=as_first, grad=lambda op, g: [None], work="move")
+op("Fill", infer=_fill, grad=_fill_back, source="fill", work="move", shape_input=True)
+op("ZerosLike", infer=as_first, grad=lambda op, g: [None], work="move", fills_with=0)
+op("OnesLike", infer=as_first, grad=lambda op, g: [None], work="move", fills_with=1)
 op(
     "BroadcastTo",
+    shape_input=True,
     infer=_broadcast_to,
     grad=_broadcast_back,
     identity="if_specs_equal",
@@ -68,6 +69,7 @@ op(
 )
 op(
     "SumToShape",
+    shape_input=True,
     infer=_sum_to_shape,
     grad=_sum_to_back,
     identity="if_specs_equal",

@@ -79,7 +79,7 @@ def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lengths = [None if s.shape is None else s.shape[at] for s in inputs]
     total = None if None in lengths else sum(n for n in lengths if n is not None)
     spec = Spec(inputs[0].dtype, (*merged[:at], total, *merged[at + 1 :]))
-    return [with_value(spec, lambda *v: np.concatenate(v, at), inputs)]
+    return [with_value(spec, lambda *v: np.concatenate(v, at), inputs, moves=True)]
 
 
 def _concat_back(op: Operation, g: Tensor) -> list[Any]:
@@ -133,7 +133,7 @@ def _pack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         return [Spec(inputs[0].dtype, None)]
     at = normal_axis(attrs["axis"], len(merged) + 1)
     spec = Spec(inputs[0].dtype, (*merged[:at], len(inputs), *merged[at:]))
-    return [with_value(spec, lambda *v: np.stack(v, at), inputs)]
+    return [with_value(spec, lambda *v: np.stack(v, at), inputs, moves=True)]
 
 
 def _pack_back(op: Operation, g: Tensor) -> list[Tensor]:
@@ -149,7 +149,7 @@ def _unpack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     merge_shapes((x_shape[at],), (num,))
     spec = Spec(inputs[0].dtype, (*x_shape[:at], *x_shape[at + 1 :]))
     rows = range(num)
-    return [with_value(spec, lambda v, i=i: np.take(v, i, at), inputs) for i in rows]
+    return [with_value(spec, lambda v, i=i: np.take(v, i, at), inputs, moves=True) for i in rows]
 
 
 def _unpack_back(op: Operation, *grads: Tensor | None) -> list[Tensor]:

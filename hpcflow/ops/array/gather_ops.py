@@ -48,7 +48,10 @@ def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     spec = Spec(params.dtype, (*lead, *middle, *params.shape[at + 1 :]))
     if batch:
         return [spec]
-    return [with_value(spec, lambda p, i: np.take(p, i, at), inputs)]
+    index = indices.value
+    if index is None:
+        return [spec]
+    return [with_value(spec, lambda p: np.take(p, index, at), inputs[:1], moves=True)]
 
 
 def _check_known(indices: np.ndarray | None, size: int | None) -> None:
@@ -104,6 +107,7 @@ op(
 )
 op(
     "GatherGrad",
+    shape_input=True,
     infer=_gather_grad,
     grad=_gather_grad_back,
     flops=flop_counts.per_input(1),

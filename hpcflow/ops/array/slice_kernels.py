@@ -85,7 +85,8 @@ def _slice(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("SliceGrad", "out", uncaptured=READS_VALUES)
 def _slice_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    def run(g: Any, begin: Any, shape: Any, out: Any) -> None:
+    def run(g: Any, begin: Any, *more: Any) -> None:
+        out = more[-1]
         out.fill(0)
         out[_window(begin, g.shape, out.shape)] = g
 

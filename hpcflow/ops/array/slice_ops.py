@@ -48,7 +48,9 @@ def _strided(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         require_rank("an index", s, 0)
     input_shape, key = inputs[0].shape, filled(attrs["key"], [s.value for s in inputs[1:]])
     spec = Spec(inputs[0].dtype, None if input_shape is None else sliced(input_shape, key))
-    return [with_value(spec, lambda x, *_: x[index_of(key)], inputs)]
+    if any(s.value is None for s in inputs[1:]):
+        return [spec]
+    return [with_value(spec, lambda x: x[index_of(key)], inputs[:1], moves=True)]
 
 
 def _strided_back(op: Operation, g: Tensor) -> list[Any]:
@@ -77,6 +79,7 @@ op(
 )
 op(
     "StridedSliceGrad",
+    shape_input=True,
     infer=_strided_grad,
     grad=_strided_grad_back,
     work="move",
@@ -290,6 +293,7 @@ def _slice_grad_back(op: Operation, gg: Tensor) -> list[Any]:
 op("Slice", infer=_slice, grad=_slice_back, work="pick")
 op(
     "SliceGrad",
+    shape_input=True,
     infer=_slice_grad,
     grad=_slice_grad_back,
     work="move",

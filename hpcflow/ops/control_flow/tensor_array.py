@@ -7,7 +7,8 @@ copies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,10 @@ from hpcflow.graph.deprecated_arguments import accepts_and_ignores
 from hpcflow.graph.dtypes import as_dtype, int32, tensor_array
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Shape, Spec, merge_shapes, shape_text
+from hpcflow.graph.static_shape import Shape, Spec, common_elements, merge_shapes, shape_text
 from hpcflow.ops.array.array_ops import identity, shape
 from hpcflow.ops.control_flow.control_dependencies import group
+from hpcflow.ops.control_flow.tensor_list_ops import element_spec
 from hpcflow.ops.shape_inference import Attrs, first_output, fitted, given_shape, make, require_rank
 
 _INTEGERS = NoGrad("its output is integers")
@@ -27,14 +29,56 @@ _GRADIENT = NoGrad("the gradient of an array of tensors is not differentiated ag
 ARRAY = Spec(tensor_array, ())
 
 
-def _array(type: str, *ranks: tuple[int, ...] | None) -> Any:
-    """Shape rule of an op that returns an array: input 0 is one, the others have these ranks."""
+def _array(
+    type: str,
+    *ranks: tuple[int, ...] | None,
+    added: Callable[[Sequence[Spec]], tuple[Spec, ...] | None] = lambda inputs: (),
+) -> Any:
+    """Shape rule of an op that returns an array: input 0 is one, the others have these ranks.
+
+    `added` gives what the elements that the op adds have in common.
+    """
 
     def infer(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         _check(type, inputs, ranks)
-        return [ARRAY]
+        elements = common_elements(inputs[0].elements, added(inputs))
+        return [inputs[0]._replace(elements=elements)]
 
     return infer
+
+
+def _written(inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+    """The last input is an element."""
+    return (Spec(inputs[-1].dtype, inputs[-1].shape),)
+
+
+def _rows(at: int) -> Callable[[Sequence[Spec]], tuple[Spec, ...]]:
+    """Rows of input `at` are elements."""
+
+    def elements(inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+        shape = inputs[at].shape
+        return (Spec(inputs[at].dtype, None if shape is None else shape[1:]),)
+
+    return elements
+
+
+def _pieces(inputs: Sequence[Spec]) -> tuple[Spec, ...]:
+    """Pieces of input 1, with the lengths in input 2, are elements."""
+    shape = inputs[1].shape
+    lengths = {None} if inputs[2].value is None else {*inputs[2].value.ravel().tolist()}
+    first = lengths.pop() if len(lengths) == 1 else None
+    return (Spec(inputs[1].dtype, None if shape is None else (first, *shape[1:])),)
+
+
+def _of_array(inputs: Sequence[Spec]) -> tuple[Spec, ...] | None:
+    """Elements of the array that is input 1 are added."""
+    return inputs[1].elements
+
+
+def _sum(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [
+        inputs[0]._replace(elements=functools.reduce(common_elements, [s.elements for s in inputs]))
+    ]
 
 
 def _check(type: str, inputs: Sequence[Spec], ranks: Sequence[tuple[int, ...] | None]) -> None:
@@ -49,32 +93,32 @@ def _check(type: str, inputs: Sequence[Spec], ranks: Sequence[tuple[int, ...] | 
 
 def _new(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_rank("TensorArray", inputs[0], 0)
-    return [ARRAY]
+    return [ARRAY._replace(elements=() if attrs["infer"] else None)]
 
 
 def _read(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayRead", inputs, [(0,)])
-    return [Spec(attrs["dtype"], attrs["shape"])]
+    return [element_spec(inputs[0], attrs)]
 
 
 def _stack(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayStack", inputs, [])
-    shape = attrs["shape"]
+    shape = element_spec(inputs[0], attrs).shape
     return [Spec(attrs["dtype"], None if shape is None else (attrs.get("count"), *shape))]
 
 
 def _gather(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayGather", inputs, [(1,)])
-    shape, indices = attrs["shape"], inputs[1].shape
+    shape, indices = element_spec(inputs[0], attrs).shape, inputs[1].shape
     count = None if indices is None else indices[0]
     return [Spec(attrs["dtype"], None if shape is None else (count, *shape))]
 
 
 def _concat(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     _check("TensorArrayConcat", inputs, [])
-    shape, count = attrs["shape"], attrs.get("count")
-    of_all = None if None in (count, shape) or not shape else shape[0]
-    rows = None if of_all is None else count * of_all
+    shape, count = element_spec(inputs[0], attrs).shape, attrs.get("count")
+    of_all = shape[0] if shape else None
+    rows = None if of_all is None or count is None else count * of_all
     joined = None if shape is None else (rows, *shape[1:])
     return [Spec(attrs["dtype"], joined), Spec(int32, (count,))]
 
@@ -141,7 +185,7 @@ def _split_back(operation: Operation, g: Tensor) -> list[Any]:
 op("TensorArrayNew", infer=_new, grad=NoGrad("it begins empty"), stateful=True)
 op(
     "TensorArrayWrite",
-    infer=_array("TensorArrayWrite", (0,), None),
+    infer=_array("TensorArrayWrite", (0,), None, added=_written),
     grad=_write_back,
     stateful=True,
 )
@@ -150,21 +194,21 @@ op("TensorArraySize", infer=lambda i, a: [Spec(int32, ())], grad=_INTEGERS, stat
 op("TensorArrayStack", infer=_stack, grad=_stack_back, stateful=True)
 op(
     "TensorArrayUnstack",
-    infer=_array("TensorArrayUnstack", None),
+    infer=_array("TensorArrayUnstack", None, added=_rows(1)),
     grad=_unstack_back,
     stateful=True,
 )
 op("TensorArrayGather", infer=_gather, grad=_gather_back, stateful=True)
 op(
     "TensorArrayScatter",
-    infer=_array("TensorArrayScatter", (1,), None),
+    infer=_array("TensorArrayScatter", (1,), None, added=_rows(2)),
     grad=_scatter_back,
     stateful=True,
 )
 op("TensorArrayConcat", infer=_concat, grad=_concat_back, stateful=True)
 op(
     "TensorArraySplit",
-    infer=_array("TensorArraySplit", None, (1,)),
+    infer=_array("TensorArraySplit", None, (1,), added=_pieces),
     grad=_split_back,
     stateful=True,
 )
@@ -177,11 +221,11 @@ op(
 op("TensorArrayEmpty", infer=_array("TensorArrayEmpty"), grad=_GRADIENT, stateful=True)
 op(
     "TensorArrayAccumulate",
-    infer=_array("TensorArrayAccumulate", None),
+    infer=_array("TensorArrayAccumulate", None, added=_of_array),
     grad=_GRADIENT,
     stateful=True,
 )
-op("TensorArrayAddN", infer=lambda i, a: [ARRAY], grad=_GRADIENT, stateful=True)
+op("TensorArrayAddN", infer=_sum, grad=_GRADIENT, stateful=True)
 
 
 class TensorArray:

@@ -92,12 +92,13 @@ def _stacked(xp: Any, rows: list[Any], node: KernelNode) -> Any:
                     hint="concat joins elements of different lengths",
                 )
         return xp.stack(rows)
-    return _nothing(xp, node, node.attrs["shape"] or ())
+    return _no_rows(xp, node)
 
 
-def _nothing(xp: Any, node: KernelNode, shape: tuple[int | None, ...]) -> Any:
-    """An empty array of elements of this shape, as far as known."""
-    return xp.zeros((0, *(d or 0 for d in shape)), node.attrs["dtype"])
+def _no_rows(xp: Any, node: KernelNode) -> Any:
+    """The output of no elements: its other sizes as far as known."""
+    shape = node.outputs[0].shape or (0,)
+    return xp.zeros((0, *(d or 0 for d in shape[1:])), node.attrs["dtype"])
 
 
 @kernel("TensorArrayNew", "new", moves=True, uncaptured=STATE_ON_HOST)
@@ -193,7 +194,7 @@ def _concat(xp: Any, node: KernelNode) -> Callable[..., Any]:
         rows = [array.get(xp, i, node) for i in range(array.size)]
         lengths = xp.asarray([len(row) for row in rows], np.int32)
         if not rows:
-            return _nothing(xp, node, (node.attrs["shape"] or (0,))[1:]), lengths
+            return _no_rows(xp, node), lengths
         return _of_told(xp.concatenate(rows), node), lengths
 
     return run

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.errors import DTypeError
+from hpcflow.errors import DTypeError, ShapeError
 from hpcflow.graph.dtypes import history
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.op_registry import NoGrad, op
-from hpcflow.graph.static_shape import Spec
+from hpcflow.graph.static_shape import Spec, common_elements, merge_shapes
 from hpcflow.ops.shape_inference import Attrs, first_output, make
 
 _HISTORY = NoGrad("the history of a loop is not differentiated again")
 LIST = Spec(history, ())
+EMPTY_LIST = LIST._replace(elements=())
 
 
 def require_list(type: str, spec: Spec) -> None:
@@ -29,18 +30,40 @@ def require_list(type: str, spec: Spec) -> None:
         raise DTypeError(f"{type} takes a list of tensors, not {spec.dtype}")
 
 
-def _list(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    return [LIST]
+def _empty(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    return [EMPTY_LIST]
+
+
+def _copy(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    require_list("ListCopy", inputs[0])
+    return [inputs[0]]
 
 
 def _push(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
-    require_list("ListPush", inputs[0])
-    return [LIST]
+    tensor_list, value = inputs
+    require_list("ListPush", tensor_list)
+    pushed = (value._replace(value=None, sizes=None),)
+    return [tensor_list._replace(elements=common_elements(tensor_list.elements, pushed))]
 
 
 def _pop(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     require_list("ListPop", inputs[0])
-    return [LIST, Spec(attrs["dtype"], attrs["shape"])]
+    return [inputs[0], element_spec(inputs[0], attrs)]
+
+
+def element_spec(spec: Spec, attrs: Attrs) -> Spec:
+    """An element of a list or array with this spec: `dtype` and `shape` of `attrs`, refined.
+
+    A shape that contradicts `attrs` is left to the operation that meets the element.
+    """
+    shape = attrs["shape"]
+    element = spec.elements[0] if spec.elements else Spec(attrs["dtype"], shape)
+    if element.dtype != attrs["dtype"]:
+        return Spec(attrs["dtype"], shape)
+    try:
+        return element._replace(shape=merge_shapes(shape, element.shape))
+    except ShapeError:
+        return element._replace(shape=shape)
 
 
 def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -48,8 +71,8 @@ def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return [Spec(attrs["dtype"], attrs["shape"])]
 
 
-op("ListCopy", infer=_list, grad=_HISTORY, stateful=True)  # and copies of the lists in it
-op("ListEmpty", infer=_list, grad=_HISTORY, stateful=True)
+op("ListCopy", infer=_copy, grad=_HISTORY, stateful=True)  # and copies of the lists in it
+op("ListEmpty", infer=_empty, grad=_HISTORY, stateful=True)
 op("ListPush", infer=_push, grad=_HISTORY, stateful=True)
 op("ListPop", infer=_pop, grad=_HISTORY, stateful=True)
 op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th element from `first`

@@ -570,7 +570,8 @@ def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for dtype in (inputs[0].dtype, attrs["dtype"]):
         if dtype in OPAQUE:
             raise DTypeError(f"Cast takes numbers, not {name_of(dtype)}")
-    return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)]
+    moves = attrs["dtype"].kind in "iu"
+    return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs, moves)]
 
 
 def _cast_back(op: Operation, g: Tensor) -> list[Any]:

@@ -146,8 +146,8 @@ def _keep_dims(t: Tensor, op: Operation) -> Tensor:
 _LOGIC = NoGrad("its output is booleans")
 _NO_SECOND_GRADIENT = NoGrad("the gradient of a product is not differentiated again")
 
-op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"), spreads=True)
-op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"), spreads=True)
+op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"), spreads=True, shape_input=True)
+op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"), spreads=True, shape_input=True)
 op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
 op("ProdGrad", infer=_like_second, grad=_NO_SECOND_GRADIENT)
 

@@ -134,6 +134,7 @@ op(
 )
 op(
     "ConvInputGrad",
+    shape_input=True,
     infer=_input_grad,
     grad=_input_grad_back,
     flops=flop_counts.convolution(-1, 1, 0),
@@ -143,6 +144,7 @@ op(
 )
 op(
     "ConvFilterGrad",
+    shape_input=True,
     infer=_filter_grad,
     grad=_filter_grad_back,
     flops=flop_counts.convolution(0, -1, 1),

@@ -125,6 +125,7 @@ op(
 )
 op(
     "AvgPoolGrad",
+    shape_input=True,
     infer=_avg_grad,
     grad=_avg_grad_back,
     flops=flop_counts.windows(0),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.graph.static_shape import is_known
 from hpcflow.plan.ir.control_flow_nodes import node_with_nested
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import as_constant, substitute_values
@@ -19,6 +20,8 @@ MADE_BYTES = 1 << 10  # upper bound for nodes without inputs (Fill), which are c
 def fold_static_shapes(program: Program) -> Program:
     """Replace nodes whose values follow from static shapes with constants.
 
+    Shapes that nodes take as inputs become their attributes if they are known.
+
     Nodes that depend on an update or a collective stay: the collective or update may have no other
     consumer, and the known shapes differ between runs and between replicas.
     """
@@ -29,7 +32,30 @@ def fold_static_shapes(program: Program) -> Program:
             value = node.specs[0].value
             if value is not None:
                 nodes[node.name] = as_constant(node, value)
+            elif node.row.fills_with is not None:
+                nodes[node.name] = _as_fill(node)
+        if node.row.shape_input and node.inputs and node.inputs[-1].node not in anchors:
+            nodes[node.name] = _with_known_shape(nodes[node.name], program)
     return program.but(nodes=nodes)
+
+
+def _as_fill(node: Node) -> Node:
+    """Return a Fill in place of a node that fills the shape of its input with a number."""
+    (spec,) = node.specs
+    if not spec.sized:
+        return node
+    attrs = {"value": node.row.fills_with, "dtype": spec.dtype, "shape": spec.shape}
+    return node.but(type="Fill", inputs=(), attrs=attrs)
+
+
+def _with_known_shape(node: Node, program: Program) -> Node:
+    """Return the node with a known shape as an attribute instead of an input."""
+    if node.row.shape_input and not is_known(node.attrs["shape"]):
+        value = program.spec(node.inputs[-1]).value
+        if value is not None and is_known(node.specs[0].shape):
+            attrs = {**node.attrs, "shape": node.specs[0].shape}
+            return node.but(inputs=node.inputs[:-1], attrs=attrs)
+    return node
 
 
 def fold_constants(program: Program, evaluate: Evaluate, floats: bool = True) -> Program:

@@ -261,7 +261,7 @@ class _PrunedProgramBuilder:
         inferred = infer_specs(op.type, input_specs, op.attrs, op=op.name, line=op.line)
         try:
             specs = tuple(
-                Spec(s.dtype, merge_shapes(s.shape, t.shape), s.value)
+                s._replace(shape=merge_shapes(s.shape, t.shape))
                 for s, t in zip(inferred, op.outputs, strict=True)
             )
         except ShapeError as error:

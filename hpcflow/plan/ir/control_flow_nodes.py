@@ -21,7 +21,7 @@ from hpcflow.graph.function_body import (
 )
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.op_registry import lookup_op
-from hpcflow.graph.static_shape import Spec, common_shape, merge_shapes
+from hpcflow.graph.static_shape import Spec, common_spec, merge_shapes
 from hpcflow.plan.ir.program import Node, Partition, Program, Ref
 
 PROGRAMS = ("cond", "body", "then", "else")
@@ -74,6 +74,9 @@ class FramedNode:
     outputs: list[int]
 
 
+_Frame = tuple[str, tuple[Ref, ...], dict, list[int], tuple[Spec, ...]]
+
+
 class FrameBuilder:
     """Builds Loop and Branch nodes; `build` builds the program of a function.
 
@@ -89,16 +92,13 @@ class FrameBuilder:
         """Return the node for `op`, with only the outputs in `used_outputs`."""
         is_loop = lookup_op(op.type).control_flow == "loop"
         frame_node = self._loop(op, used_outputs) if is_loop else self._branch(op, used_outputs)
-        kind, inputs, attrs, outputs = frame_node
-        specs = tuple(Spec(dtype, shape) for dtype, shape in attrs["made"])
+        kind, inputs, attrs, outputs, specs = frame_node
         node = Node(
             op.name, kind, inputs, control, attrs, specs, op.device, op.colocate, line=op.line
         )
         return FramedNode(node, outputs)
 
-    def _loop(
-        self, op: Operation, used_outputs: set[int]
-    ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+    def _loop(self, op: Operation, used_outputs: set[int]) -> _Frame:
         test, step = op.attrs["cond"], op.attrs["body"]
         begin = len(step.params) - op.attrs["lists"]
         living = live_loop_variables(op, used_outputs)
@@ -108,19 +108,18 @@ class FrameBuilder:
             for f, r in used_functions(op, used_outputs)
             for o in captured_tensors(f, r)
         }
-        specs = {i: step.params[i].spec for i in living}
+        specs = {i: step.params[i].spec._replace(elements=()) for i in living}
         for i, init in inits.items():
-            specs[i] = Spec(init.dtype, merge_shapes(self.spec(init).shape, step.params[i].shape))
+            first = self.spec(init)
+            shape = merge_shapes(first.shape, step.params[i].shape)
+            specs[i] = Spec(init.dtype, shape, elements=first.elements)
         results = [step.results[i] for i in living]
-        while True:  # repeat: a size that changes between iterations becomes unknown
+        while True:  # repeat: what differs between iterations becomes unknown
             param_specs = {step.params[i]: s for i, s in specs.items()}
             body = self.build(step, {**param_specs, **_captured(step, capture_specs)}, results)
             ends = [body.spec(ref) for ref in body.fetches]
-            wider = {
-                i: Spec(s.dtype, common_shape(s.shape, e.shape))
-                for (i, s), e in zip(specs.items(), ends, strict=True)
-            }
-            if all(wider[i].shape == s.shape for i, s in specs.items()):
+            wider = {i: common_spec(s, e) for (i, s), e in zip(specs.items(), ends, strict=True)}
+            if wider == specs:
                 break
             specs = wider
         param_specs = {p: specs[i] for i, p in enumerate(test.params) if i in specs}
@@ -139,11 +138,9 @@ class FrameBuilder:
             "made": tuple((s.dtype, s.shape) for s in specs.values()),
         }
         refs = (*(self.ref(t) for t in inits.values()), *(self.ref(t) for t in outside))
-        return "Loop", refs, attrs, living
+        return "Loop", refs, attrs, living, tuple(specs.values())
 
-    def _branch(
-        self, op: Operation, used_outputs: set[int]
-    ) -> tuple[str, tuple[Ref, ...], dict, list[int]]:
+    def _branch(self, op: Operation, used_outputs: set[int]) -> _Frame:
         outputs = sorted(used_outputs)
         slots: dict[Tensor, int] = {}
         built: list[tuple[Function, Program]] = []
@@ -155,15 +152,15 @@ class FrameBuilder:
         outside = self._captured_inputs(built, slots, 0)
         (_, then), (_, orelse) = built
         ends = zip(then.fetches, orelse.fetches, strict=True)
-        pairs = [(then.spec(a), orelse.spec(b)) for a, b in ends]
+        specs = tuple(common_spec(then.spec(a), orelse.spec(b)) for a, b in ends)
         attrs = {
             "then": then,
             "then_feeds": _positions(then, slots),
             "else": orelse,
             "else_feeds": _positions(orelse, slots),
-            "made": tuple((a.dtype, common_shape(a.shape, b.shape)) for a, b in pairs),
+            "made": tuple((s.dtype, s.shape) for s in specs),
         }
-        return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs
+        return "Branch", (self.ref(op.inputs[0]), *map(self.ref, outside)), attrs, outputs, specs
 
     def _captured_inputs(
         self, built: Sequence[tuple[Function, Program]], slots: dict[Tensor, int], first: int
