@@ -57,6 +57,11 @@ CASES += [
             ((-1, 5), (0, 1), lambda x, *_: x[[1, 2, 3, 0]][:, [1, 2, 0]]),
         ]
     ),
+    *(
+        Case("RollBy", [f(*_SHAPE)], lambda x, by=by, a=axes: np.roll(x, by, a), attrs)
+        for by, axes in [((1,), (0,)), ((-1, 5), (0, 1)), ((0,), (2,)), ((3, -1), (1, 1)), ((), ())]
+        for attrs in [{"shift": by, "axis": axes}]
+    ),
     Case("CheckSizes", [v((3, 0))], lambda x: x, {"what": "a size", "least": 0}, dtypes=(I32,)),
     Case(
         "TopK",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
+from hpcflow.graph.static_shape import is_known
 from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
@@ -27,6 +29,35 @@ def _roll(xp: Any, node: KernelNode) -> Callable[..., Any]:
         xp.copyto(out, xp.roll(x, by, normalized))
 
     return run
+
+
+@kernel("RollBy", "out", moves=True)
+def _roll_by(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    shifts, axes = node.attrs["shift"], node.attrs["axis"]
+    shape = node.outputs[0].shape
+    static_parts = _rolled_parts(shape, shifts, axes) if is_known(shape) else None
+
+    def run(x: Any, out: Any) -> None:
+        parts = _rolled_parts(x.shape, shifts, axes) if static_parts is None else static_parts
+        for target, source in parts:
+            out[target] = x[source]
+
+    return run
+
+
+def _rolled_parts(
+    shape: tuple[int, ...], shifts: tuple[int, ...], axes: tuple[int, ...]
+) -> list[tuple[Any, Any]]:
+    """The parts of a rolled array: where each is in the output, and where in the input."""
+    total = [0] * len(shape)
+    for shift, axis in zip(shifts, axes, strict=True):
+        total[axis] += shift
+    pairs = []
+    for shift, size in zip(total, shape, strict=True):
+        at = shift % size if size else 0
+        whole = [(slice(at, None), slice(0, size - at))]
+        pairs.append(whole if not at else [*whole, (slice(0, at), slice(size - at, None))])
+    return [tuple(zip(*part, strict=True)) or ((), ()) for part in itertools.product(*pairs)]
 
 
 @kernel("ReverseSequence", "out", moves=True)

@@ -32,7 +32,6 @@ from hpcflow.ops.math.arithmetic_ops import (
     divide,
     less,
     maximum,
-    mod,
     multiply,
     negative,
     subtract,
@@ -111,6 +110,26 @@ def _roll_back(op: Operation, g: Tensor) -> list[Any]:
 op("Roll", infer=_roll, grad=_roll_back, work="move")
 
 
+def _roll_by(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
+    if inputs[0].shape is not None:
+        for axis in attrs["axis"]:
+            normal_axis(axis, len(inputs[0].shape))
+    return [Spec(inputs[0].dtype, inputs[0].shape)]
+
+
+def _roll_by_back(op: Operation, g: Tensor) -> list[Any]:
+    return [
+        first_output("RollBy", [g], _roll_attrs([-s for s in op.attrs["shift"]], op.attrs["axis"]))
+    ]
+
+
+def _roll_attrs(shifts: Sequence[int], axes: Sequence[int]) -> Attrs:
+    return {"shift": tuple(shifts), "axis": tuple(axes)}
+
+
+op("RollBy", infer=_roll_by, grad=_roll_by_back, work="move")  # by known shifts, along known axes
+
+
 def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
     """The elements shifted cyclically by `shift` along each axis of `axis`."""
     x, shifts = convert_to_tensor(input), convert_to_tensor(shift)
@@ -123,13 +142,11 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
             "roll needs one shift for each axis, not a shift of shape "
             f"{shape_text(shifts.shape)} for axis {axis}"
         )
-    for i, along in enumerate(listed):
-        size = getitem(shape(x, out_type=shifts.dtype), along)
-        by = shifts if shifts.shape == () else getitem(shifts, i)
-        places = mod(subtract(range(size, dtype=shifts.dtype), by), maximum(size, 1))
-        last = i == len(listed) - 1
-        x = gather(x, places, axis=along, name=name if last else None)
-    return x
+    if shifts.constant is None:
+        at = constant(axes if isinstance(axes, int) else listed, int32)
+        return first_output("Roll", [x, shifts, at], {}, name)
+    attrs = _roll_attrs(shifts.constant.ravel().tolist(), listed)
+    return first_output("RollBy", [x], attrs, name)
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
