@@ -112,6 +112,21 @@ def _product_bias(data: st.DataObject, type: str) -> Case:
     return Case(attrs, inputs)
 
 
+@case("Normalize", "NormalizeGrad")
+def _normalization(data: st.DataObject, type: str) -> Case:
+    kept, inner = number(data, 1, 40), number(data, 1, 3)
+    sizes, axis = (number(data, 2, 300), kept), [0]
+    if inner > 1:
+        sizes, axis = (number(data, 1, 3), *sizes, inner), [1, 3]
+    x = array(data, *sizes, dtype=data.draw(st.sampled_from(["f4", "f8"])))
+    attrs = {"axis": tuple(axis), "epsilon": 1e-3}
+    if type == "Normalize":
+        return Case(attrs, [x])
+    statistic = tuple(1 if i in axis else n for i, n in enumerate(sizes))
+    variance = np.abs(array(data, *statistic, dtype=x.dtype))
+    return Case(attrs, [x, array(data, *sizes, dtype=x.dtype), variance])
+
+
 @case("Conv", "ConvBias", "ConvInputGrad", "ConvFilterGrad")
 def _convolution(data: st.DataObject, type: str) -> Case:
     first, groups = chance(data) and type != "ConvBias", number(data, 1, 3)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import RangeError, ShapeError
-from hpcflow.graph.static_shape import is_known
 from hpcflow.kernels.cuda_graph_restrictions import READS_VALUES
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 from hpcflow.ops.array.dynamic_axis_kernels import listed, normal_axes
@@ -35,7 +34,8 @@ def _roll(xp: Any, node: KernelNode) -> Callable[..., Any]:
 def _roll_by(xp: Any, node: KernelNode) -> Callable[..., Any]:
     shifts, axes = node.attrs["shift"], node.attrs["axis"]
     shape = node.outputs[0].shape
-    static_parts = _rolled_parts(shape, shifts, axes) if is_known(shape) else None
+    known = shape is not None and None not in shape
+    static_parts = _rolled_parts(shape, shifts, axes) if known else None
 
     def run(x: Any, out: Any) -> None:
         parts = _rolled_parts(x.shape, shifts, axes) if static_parts is None else static_parts

@@ -117,12 +117,19 @@ def _normalize_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [lambda: first_output("NormalizeGrad", [gg, y, variance], op.attrs), of_y, of_variance]
 
 
-op("Normalize", infer=_normalize, grad=_normalize_back, flops=flop_counts.per_output(5))
+op(
+    "Normalize",
+    infer=_normalize,
+    grad=_normalize_back,
+    flops=flop_counts.per_output(5),
+    kernels="normalization_kernels kernels.llvm_normalization",
+)
 op(
     "NormalizeGrad",
     infer=_normalize_grad,
     grad=_normalize_grad_back,
     flops=flop_counts.per_output(7),
+    kernels="normalization_kernels kernels.llvm_normalization",
 )
 
 
