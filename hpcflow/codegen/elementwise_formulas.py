@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import vector_math
-from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, number, type_of
+from hpcflow.codegen.fused_loop_ir import ROUND
+from hpcflow.codegen.llvm_builder import (
+    InstructionBuilder,
+    LlvmValue,
+    number,
+    storage_type_of,
+    value_type,
+)
 
 Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: types not supported
 EXACT: dict[str, Formula] = {}  # bitwise equal to NumPy
@@ -239,8 +246,13 @@ def _identity(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 
 @formula("Cast")
 def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> Any:
-    target_type = type_of(dtype)
-    return b.convert(x, target_type) if target_type else None
+    target_type = storage_type_of(dtype)
+    return b.convert(x, value_type(target_type)) if target_type else None
+
+
+@formula(ROUND)
+def _round(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
+    return b.rounded_to_bfloat16(x)
 
 
 @formula("TanhGrad")

@@ -10,15 +10,30 @@ import numpy as np
 
 # NumPy dtype -> LLVM type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
+BFLOAT16 = "bfloat16"  # float32 without its last 16 bits: computed with as float
 BYTES = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
 LINE = 64  # bytes of a cache line
-MEMORY = {"float": "float", "double": "double", "i32": "i32", "i64": "i64", "i1": "i8"}
+MEMORY = {
+    **{type: type for type in ("float", "double", "i32", "i64")},
+    **{"i1": "i8", BFLOAT16: "i16"},
+}
 
 
 @functools.cache
 def type_of(dtype: Any) -> str | None:
     """The LLVM type of a value of a dtype; None if there is none."""
     return TYPES.get(np.dtype(dtype).name)
+
+
+@functools.cache
+def storage_type_of(dtype: Any) -> str | None:
+    """The type of an element in memory: `type_of`, or BFLOAT16, whose values are floats."""
+    return BFLOAT16 if np.dtype(dtype).name == BFLOAT16 else type_of(dtype)
+
+
+def value_type(storage: str) -> str:
+    """The type of a value that is loaded from memory of a type."""
+    return "float" if storage == BFLOAT16 else storage
 
 
 FREE = ", !llvm.access.group !0"  # tag of accesses without loop-carried dependence: see `metadata`
@@ -128,6 +143,18 @@ class InstructionBuilder:
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
+    def rounded_to_bfloat16(self, x: LlvmValue) -> LlvmValue:
+        """A float rounded to the nearest bfloat16, to even in the middle, as its 16 bits."""
+        bits = self.add(f"bitcast float {x.text} to i32", "i32")
+        upper = self.add(f"lshr i32 {bits.text}, 16", "i32")
+        odd = self.add(f"and i32 {upper.text}, 1", "i32")
+        raised = self.add(f"add i32 {bits.text}, {0x7FFF}", "i32")
+        nearest = self.add(f"add i32 {raised.text}, {odd.text}", "i32")
+        rounded = self.add(f"lshr i32 {nearest.text}, 16", "i32")
+        quiet = self.add(f"or i32 {upper.text}, {0x40}", "i32")  # a NaN stays one
+        chosen = self.choose(self.is_nan(x), quiet, rounded)
+        return self.add(f"trunc i32 {chosen.text} to i16", "i16")
+
     def at(self, array: str, index: str, type: str) -> LlvmValue:
         """The address of an element of an array."""
         return self.add(f"getelementptr {MEMORY.get(type, type)}, ptr {array}, i64 {index}", "ptr")
@@ -136,6 +163,10 @@ class InstructionBuilder:
         """Load the value at an address."""
         memory = MEMORY.get(type, type)
         value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
+        if type == BFLOAT16:
+            wide = self.add(f"zext i16 {value.text} to i32", "i32")
+            bits = self.add(f"shl i32 {wide.text}, 16", "i32")
+            return self.add(f"bitcast i32 {bits.text} to float", "float")
         return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
     def store(self, value: LlvmValue, at: LlvmValue, tag: str = "") -> None:

@@ -39,6 +39,8 @@ from hpcflow.codegen.llvm_builder import (
     LlvmValue,
     metadata,
     number,
+    storage_type_of,
+    value_type,
 )
 from hpcflow.codegen.llvm_loops import BasicBlocks, int64_constant
 
@@ -68,7 +70,7 @@ def text(body: KernelBody, exact: bool) -> str | None:
 
     Arrays are in C order. The mapping of a result's value says if it has elements, rows or columns.
     """
-    if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
+    if None in [storage_type_of(operand.dtype) for operand in body.operands]:
         return None
     writer = _CpuLoopNest(body, exact, schedule(body))
     return writer.text() if writer.write() else None
@@ -96,7 +98,7 @@ class LoopBodyWriter:
         """Write all lines; False if an operation has no formula, or too much stack is needed."""
         body, count = self.body, len(self.body.operands)
         for i, operand in enumerate(body.operands):
-            type = TYPES[np.dtype(operand.dtype).name]
+            type = storage_type_of(operand.dtype) or ""
             place = PLACES.get(operand.mapping, "")
             if operand.begins is not None:
                 self.begins[i] = self.beginning(self.heads[0], operand.begins)
@@ -133,7 +135,7 @@ class LoopBodyWriter:
         """Write a value that is scalar in a row, or in the kernel."""
         lines = self.entry if step.mapping == ONE else self.heads[k]
         if step.type == NUMBER:
-            type = TYPES[np.dtype(step.attrs["dtype"]).name]
+            type = value_type(storage_type_of(step.attrs["dtype"]) or "")
             self.scalars[value] = number(step.attrs["value"], type)
             return True
         inputs = [self.scalars[i] for i in step.inputs]
@@ -153,7 +155,7 @@ class LoopBodyWriter:
             if value in self.scalars:
                 values[value] = self.scalars[value]
             elif step is None:
-                type = TYPES[np.dtype(body.operands[value].dtype).name]
+                type = storage_type_of(body.operands[value].dtype) or ""
                 place = places[way]
                 if value in self.begins:
                     place = lines.binary("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text

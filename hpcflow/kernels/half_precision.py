@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.graph.dtypes import float32, is_half
+import numpy as np
+
+from hpcflow.codegen import kernel_cache, llvm_cpu_codegen, llvm_cpu_compiler
+from hpcflow.codegen.fused_loop_ir import FULL, ROUND, KernelBody, KernelOperand, KernelStep
+from hpcflow.graph.dtypes import bfloat16, float32, is_half
 
 Make = Callable[[Any, Any], Callable[..., Any]]
 
@@ -15,14 +20,19 @@ def widened(form: str, make: Make) -> Make:
     """`make` whose kernels get float32 in place of 16-bit floats."""
 
     def made(xp: Any, node: Any) -> Callable[..., Any]:
-        if not any(is_half(s.dtype) for s in (*node.inputs, *node.outputs)):
+        if not has_half(node):
             return make(xp, node)
-        return _WRAPPERS[form](xp, node, make(xp, _wide_node(node)))
+        return _WRAPPERS[form](xp, node, make(xp, wide_node(node)))
 
     return made
 
 
-def _wide_node(node: Any) -> Any:
+def has_half(node: Any) -> bool:
+    """Whether a node has 16-bit floats."""
+    return any(is_half(s.dtype) for s in (*node.inputs, *node.outputs))
+
+
+def wide_node(node: Any) -> Any:
     """The node with float32 in place of 16-bit floats."""
     attrs = dict(node.attrs)
     if "dtype" in attrs and is_half(attrs["dtype"]):
@@ -50,9 +60,29 @@ def _out(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         run(*_widen_arrays(inputs, node.inputs), *wide)
         for out, wide_out in zip(outs, wide, strict=True):
             if out is not wide_out:
-                xp.copyto(out, wide_out, casting="same_kind")
+                _round(xp, out, wide_out)
 
     return call
+
+
+def _round(xp: Any, out: Any, wide: Any) -> None:
+    """Copy float32 to 16-bit floats; NumPy's loop for bfloat16 is slower than a generated one."""
+    kernel = _rounding() if xp is np and out.dtype == bfloat16 else None
+    if kernel is not None and out.flags.c_contiguous and wide.flags.c_contiguous:
+        kernel(wide, out)
+    else:
+        xp.copyto(out, wide, casting="same_kind")
+
+
+@functools.cache
+def _rounding() -> Callable[..., Any] | None:
+    """The generated kernel of float32 and bfloat16; None without a compiler."""
+    if llvm_cpu_compiler.absent():
+        return None
+    operands, steps = (KernelOperand(np.dtype(float32), FULL),), (KernelStep(ROUND, (0,), {}),)
+    source = llvm_cpu_codegen.text(KernelBody(operands, steps, (1,)), exact=True)
+    assert source is not None
+    return kernel_cache.builtin(source)
 
 
 def _new(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 from hpcflow.errors import DeviceError, HpcflowError
 from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.kernels.cuda_graph_restrictions import USER_KERNEL
-from hpcflow.kernels.half_precision import widened
+from hpcflow.kernels.half_precision import has_half, wide_node, widened
 
 Form = Literal["ufunc", "out", "new", "view", "update"]
 # ufunc   f(*inputs, out=o), or f(*inputs) -> a new value: a NumPy ufunc, without a wrapper
@@ -262,13 +262,21 @@ def choose_kernel(
         row = rows.get(name)
         if row is None:
             continue
-        why = _PROVIDERS[name]() or row.refuses(node)
+        why = _PROVIDERS[name]()
+        if not why and (why := row.refuses(node)) and kind == "cpu" and row.form == "out":
+            if has_half(node) and not row.refuses(wide_node(node)):
+                row, why = _in_float32(row), ""
         if not why and preferences.exact and not row.exact:
             why = "it may round differently (setting exact)"
         if not why:
             return KernelChoice(row, tuple(refused))
         refused.append((name, why))
     return KernelChoice(find_plain_kernel(node.type, kind, xp), tuple(refused))
+
+
+def _in_float32(row: Kernel) -> Kernel:
+    """The kernel for 16-bit floats, which it computes in float32 and rounds."""
+    return dataclasses.replace(row, make=widened(row.form, row.make), inplace=(), scratch=_none)
 
 
 def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:

@@ -7,6 +7,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
+from hpcflow.graph.dtypes import bfloat16
 from hpcflow.kernels import kernel_registry, onednn_library
 from hpcflow.platform.cpu_threads import chosen_threads as chosen_threads
 from hpcflow.runtime.job.job_membership import use_context
@@ -151,11 +152,21 @@ def conv_attrs(**others):
             **others}  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16])
-def test_only_float32_is_served(dtype):
-    x, w = np.ones((1, 5, 5, 8), dtype), np.ones((3, 3, 8, 8), dtype)
+def test_float64_is_not_served():
+    x, w = np.ones((1, 5, 5, 8)), np.ones((3, 3, 8, 8))
     choice, _ = chosen("Conv", conv_attrs(), [x, w])
     assert choice.kernel.provider == "plain" and "float32" in choice.refused[0][1]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16], ids=str)
+def test_16_bit_floats_are_computed_in_float32_and_rounded_once(dtype):
+    rng = np.random.default_rng(6)
+    x, w = (drawn(rng, *shape).astype(dtype) for shape in ((2, 9, 9, 8), (3, 3, 8, 16)))
+    provider, value, plain = both("Conv", conv_attrs(), [x, w])
+    assert provider == "onednn" and value.dtype == plain.dtype == dtype
+    wide = both("Conv", conv_attrs(), [x.astype("f4"), w.astype("f4")])[1]
+    rounded = wide.astype(dtype)
+    assert np.array_equal(value.view("u2"), rounded.view("u2"))
 
 
 def test_sizes_that_only_the_step_knows():

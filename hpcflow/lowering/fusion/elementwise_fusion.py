@@ -10,13 +10,14 @@ graph.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, KernelOperand
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, KernelBody, KernelOperand
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
+from hpcflow.graph.dtypes import bfloat16
 from hpcflow.graph.static_shape import require_known, size_of
 from hpcflow.lowering.fusion import kernel_dedup, recompute
 from hpcflow.lowering.fusion.fusion_clustering import (
@@ -33,6 +34,7 @@ from hpcflow.lowering.fusion.iteration_space import (
     append_steps,
     common_lengths,
     node_mapping,
+    stored_value,
 )
 from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
@@ -204,6 +206,8 @@ class _FusionFinder:
         sums = first.row.sums  # faster alone for `LARGE` elements
         if len(names) > 1 or (first.type in UNFUSED_OPS and not (sums or first.row.spreads)):
             return True
+        if bfloat16 in (s.dtype for s in (*map(self.part.spec, first.inputs), *first.specs)):
+            return True  # NumPy has no loops for these numbers
         if sums and self.assigned[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
         return size >= LARGE_ELEMENTS and (sums or self.threads > 1)
@@ -240,15 +244,15 @@ class _FusionFinder:
             numbers = append_steps(steps, node, reading, operands)
             value.update({Ref(node.name, i): numbers[i] for i in range(len(numbers))})
         stored = [ref for ref in value if self.must_be_stored(ref, group)]
+        if not stored:
+            return None
         # the first may overwrite an operand
         stored.sort(key=lambda ref: self._mapping_of(ref) != FULL)
         size = max(self.assigned[name].size for name in names)
-        body = steps.body(tuple(value[ref] for ref in stored))
+        body = self._stored_body(steps, [(value[ref], ref) for ref in stored])
         reads_full = any(g.operand.mapping == FULL and not g.operand.begins for g in slots)
         if not reads_full and FULL not in map(self._mapping_of, stored):
             body = body._replace(size=size)
-        if not stored:
-            return None
         gpu, cpu = kernel_dedup.gpu_kernel, kernel_dedup.cpu_kernel
         if (written := gpu(body, size) if on_gpu else cpu(body, self.exact)) is None:
             return None
@@ -273,6 +277,11 @@ class _FusionFinder:
             type="Fused", inputs=inputs, control=tuple(control), attrs=attrs, specs=specs
         )
         return FusedNode(fused, names, {ref: Ref(last.name, k) for k, ref in enumerate(stored)})
+
+    def _stored_body(self, steps: StepBuilder, results: Iterable[tuple[int, Ref]]) -> KernelBody:
+        """The body that stores these values of the kernel, in the dtypes of their references."""
+        stored = [stored_value(steps, v, self.part.spec(ref).dtype) for v, ref in results]
+        return steps.body(tuple(stored))
 
     def length(self, names: list[str]) -> int:
         """The row length of a kernel, 0 if it has no rows.

@@ -11,9 +11,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ONE, ROW, Begins
-from hpcflow.codegen.llvm_builder import InstructionBuilder, LlvmValue, type_of
+from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ONE, ROUND, ROW, Begins
+from hpcflow.codegen.llvm_builder import (
+    BFLOAT16,
+    InstructionBuilder,
+    LlvmValue,
+    storage_type_of,
+    value_type,
+)
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
 from hpcflow.graph.static_shape import is_known, normalize_axes, size_of
 from hpcflow.lowering.strided_layout import StridedLayout, c_order_layout
@@ -108,9 +116,10 @@ def node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None
 
 def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None:
     inputs = [part.spec(ref) for ref in node.inputs]
-    types = [type_of(spec.dtype) for spec in (*inputs, *node.specs)]
-    if None in types:
+    storage = [storage_type_of(spec.dtype) for spec in (*inputs, *node.specs)]
+    if None in storage or (BFLOAT16 in storage and (exact or node.kind != "cpu")):
         return None
+    types = [value_type(type or "") for type in storage]
     if not all(is_known(s.shape) and size_of(s.shape) for s in (*inputs, *node.specs)):
         return None
     shapes = [tuple(spec.shape or ()) for spec in inputs]
@@ -121,6 +130,8 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
         mapping = None if exact else _rowwise_mapping(node, shapes, outputs)
         if mapping is None or (mapping.cols and not 1 < mapping.cols[-1] <= LONGEST):
             return None
+        if BFLOAT16 in storage and ROW in mapping.outputs:
+            return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
         return mapping if {*types[:1], *types[len(inputs) :]} == {"float"} else None
     if node.row.joins == "concat":
@@ -147,11 +158,19 @@ def append_steps(
 ) -> tuple[int, ...]:
     """Add the computation of a node to the steps of a kernel; return the values of its outputs."""
     if node.row.joins == "concat":
-        return (steps.add(JOIN, inputs, {}, JOINED),)
+        parts = [stored_value(steps, i, node.specs[0].dtype) for i in inputs]
+        return (steps.add(JOIN, parts, {}, JOINED),)
     if node.type in EXPANSIONS:
         expand = EXPANSIONS[node.type]
         return expand(steps, node.specs[0].dtype, {**node.attrs, **reading.attrs}, *inputs)
     return (steps.add(node.type, inputs, node.attrs, reading.outputs[0]),)
+
+
+def stored_value(steps: StepBuilder, value: int, dtype: np.dtype) -> int:
+    """The value as it is stored: rounded if its type is computed with more digits."""
+    if storage_type_of(dtype) != BFLOAT16 or steps.mappings[value] == JOINED:
+        return value
+    return steps.add(ROUND, (value,), {}, steps.mappings[value])
 
 
 def operand_mapping(

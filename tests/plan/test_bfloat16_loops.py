@@ -1,0 +1,117 @@
+"""Generated loops of bfloat16: they load 16 bits, compute in float32 and store 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hpcflow as hf
+from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.graph.dtypes import bfloat16
+from hpcflow.kernels import half_precision
+from hpcflow.lowering.fusion import elementwise_fusion
+from hpcflow.plan.ir.program import Partition
+from hpcflow.runtime.job.rank_context import RankContext
+from tests.runtime.ranks import run_ranks
+
+pytestmark = pytest.mark.skipif(bool(absent()), reason=absent())
+RNG = np.random.default_rng(12)
+X, ROW = RNG.standard_normal((6, 20)).astype(bfloat16), RNG.standard_normal(20).astype(bfloat16)
+X[0, 0], X[1, 1], X[2, 2] = np.nan, np.inf, 3e38  # the last overflows below
+
+
+def rounded(wide: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float32).astype(bfloat16)
+
+
+def computed(build: Any, exact: bool = False) -> tuple[list[np.ndarray], set[str]]:
+    """The values of tensors of x and of a row, and the types of the nodes that are left.
+
+    Fused nodes count as "Fused" alone.
+    """
+    left: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        original = elementwise_fusion.replace_nodes
+
+        def replaced(*arguments: Any) -> Partition:
+            part = original(*arguments)
+            left.update(node.type for node in part.nodes.values())
+            return part
+
+        patch.setattr(elementwise_fusion, "replace_nodes", replaced)
+
+        def body(context: RankContext) -> list[np.ndarray]:
+            x, row = hf.placeholder(hf.bfloat16, X.shape), hf.placeholder(hf.bfloat16, ROW.shape)
+            fetched = build(x, row)
+            with hf.Session(context=context) as session:
+                return session.run(fetched, {x: X, row: ROW})
+
+        (values,) = run_ranks(1, body, exact=exact)
+    return values, left
+
+
+def test_values_are_rounded_where_they_are_stored() -> None:
+    def build(x: Any, row: Any) -> list[Any]:
+        y = hf.nn.relu(x * row + 1.0)
+        return [y, y * 3.0, x > row, hf.cast(x, hf.float32) * 0.1, hf.cast(y, hf.int32)]
+
+    (y, third, mask, wide, whole), types = computed(build)
+    x, row = X.astype(np.float32), ROW.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        exact = np.maximum(x * row + 1, 0)
+        expected = [rounded(exact), rounded(exact * 3), x > row, x * np.float32(0.1)]
+    for value, want in zip((y, third, mask, wide), expected, strict=True):
+        assert value.dtype == want.dtype
+        assert np.array_equal(value.astype("f8"), want.astype("f8"), equal_nan=True)
+    assert whole.dtype == np.int32
+    assert "Fused" in types and not {"Mul", "Add", "Relu", "Greater"} & set(types)
+
+
+def test_reductions_of_rows_are_in_float32() -> None:
+    def build(x: Any, row: Any) -> list[Any]:
+        return [hf.reduce_sum(x[3:] * row, 1), hf.nn.softmax(x[3:]), hf.concat([x, x + row], 1)]
+
+    (sums, shares, joined), types = computed(build)
+    x, row = X.astype(np.float32), ROW.astype(np.float32)
+    part = x[3:].astype("f8")
+    unit = 2.0**-8
+    wanted = (part * row).sum(1)
+    assert (np.abs(sums.astype("f8") - wanted) <= unit * np.abs(part * row).sum(1)).all()
+    powers = np.exp(part - part.max(1, keepdims=True))
+    np.testing.assert_allclose(
+        shares.astype("f8"), powers / powers.sum(1, keepdims=True), rtol=unit
+    )
+    assert np.array_equal(
+        joined.astype("f4"), np.concatenate([X, rounded(x + row)], 1).astype("f4"), equal_nan=True
+    )
+    assert "Fused" in types
+
+
+def test_exact_rounds_after_each_operation() -> None:
+    def build(x: Any, row: Any) -> list[Any]:
+        return [x * row + row]
+
+    (value,), types = computed(build, exact=True)
+    x, row = X.astype("f4"), ROW.astype("f4")
+    with np.errstate(over="ignore"):
+        once = rounded(rounded(x * row).astype("f4") + row)
+    assert np.array_equal(value.astype("f4"), once.astype("f4"), equal_nan=True)
+    assert "Fused" not in types
+
+
+def test_rounding_is_to_the_nearest_even() -> None:
+    """All exponents, signs and ends of significands, beside ml_dtypes."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    for low in (0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF):
+        wide = (upper | np.uint32(low)).view(np.float32)
+        value, kernel = np.zeros(wide.shape, bfloat16), half_precision._rounding()
+        assert kernel is not None
+        kernel(wide, value)
+        with np.errstate(all="ignore"):
+            expected = wide.astype(bfloat16)
+        nan = np.isnan(wide)
+        assert np.array_equal(np.isnan(value.astype("f4")), nan)
+        assert np.array_equal(value.view("u2")[~nan], expected.view("u2")[~nan])
