@@ -13,7 +13,7 @@ from typing import NamedTuple
 from hpcflow.graph.dtypes import history
 from hpcflow.plan.ir.control_flow_nodes import node_with_nested
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import eliminate_dead_nodes
+from hpcflow.plan.ir.program_rewriting import dependencies, eliminate_dead_nodes
 
 
 def drop_dead_loop_variables(program: Program) -> Program:
@@ -81,18 +81,6 @@ class _Nested(NamedTuple):
     def _needed(self, outputs: Iterable[int]) -> set[str]:
         ends = [self.program.fetches[i].node for i in outputs]
         return dependencies(self.program, [*ends, *self.program.targets])
-
-
-def dependencies(program: Program, names: Iterable[str]) -> set[str]:
-    """Return the named nodes and all nodes that they depend on."""
-    needed: set[str] = set()
-    stack = list(names)
-    while stack:
-        name = stack.pop()
-        if name not in needed:
-            needed.add(name)
-            stack.extend(program.nodes[name].before())
-    return needed
 
 
 def _has_no_effect(node: Node) -> bool:

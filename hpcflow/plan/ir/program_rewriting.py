@@ -160,16 +160,23 @@ def _with_replacements(
 
 def eliminate_dead_nodes(program: Program) -> Program:
     """Remove dead nodes: keep the feeds and what fetches and targets need."""
-    needed = set(program.feeds)
-    stack = [ref.node for ref in program.fetches] + list(program.targets)
+    needed = dependencies(program, [*(ref.node for ref in program.fetches), *program.targets])
+    needed.update(program.feeds)
+    if len(needed) == len(program.nodes):
+        return program
+    return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
+
+
+def dependencies(program: Program, names: Iterable[str]) -> set[str]:
+    """Return the named nodes and all nodes that they depend on."""
+    needed: set[str] = set()
+    stack = list(names)
     while stack:
         name = stack.pop()
         if name not in needed:
             needed.add(name)
             stack.extend(program.nodes[name].before())
-    if len(needed) == len(program.nodes):
-        return program
-    return program.but(nodes={k: n for k, n in program.nodes.items() if k in needed})
+    return needed
 
 
 def topological_order(
