@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import vector_math
-from hpcflow.codegen.fused_loop_ir import ROUND
 from hpcflow.codegen.llvm_builder import (
     InstructionBuilder,
     LlvmValue,
@@ -248,11 +247,6 @@ def _identity(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> Any:
     target_type = storage_type_of(dtype)
     return b.convert(x, value_type(target_type)) if target_type else None
-
-
-@formula(ROUND)
-def _round(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
-    return b.rounded_to_bfloat16(x)
 
 
 @formula("TanhGrad")

@@ -23,6 +23,7 @@ from hpcflow.codegen.fused_loop_ir import (
     NUMBER,
     OF_ROWS,
     ONE,
+    ROUND,
     ROW,
     SUM,
     Begins,
@@ -138,11 +139,19 @@ class LoopBodyWriter:
             type = value_type(storage_type_of(step.attrs["dtype"]) or "")
             self.scalars[value] = number(step.attrs["value"], type)
             return True
-        inputs = [self.scalars[i] for i in step.inputs]
-        output = written(lines, step.type, inputs, step.attrs, self.exact)
+        output = self.computed(lines, step, [self.scalars[i] for i in step.inputs])
         if output is not None:
             self.scalars[value] = output
         return output is not None
+
+    def computed(
+        self, lines: InstructionBuilder, step: KernelStep, inputs: list[LlvmValue]
+    ) -> LlvmValue | None:
+        """The value of a step; None if it has no formula for these operands."""
+        if step.type == ROUND:
+            return lines.rounded_to_bfloat16(inputs[0])
+        value: LlvmValue | None = written(lines, step.type, inputs, step.attrs, self.exact)
+        return value
 
     def loop(self, k: int, lines: InstructionBuilder) -> bool:
         """Write the body of one loop over the elements of a row."""
@@ -168,8 +177,7 @@ class LoopBodyWriter:
             elif step.type == COLUMN_INDEX:
                 values[value] = LlvmValue(places[ROW], "i64")
             else:
-                inputs = [values[i] for i in step.inputs]
-                output = written(lines, step.type, inputs, step.attrs, self.exact)
+                output = self.computed(lines, step, [values[i] for i in step.inputs])
                 if output is None:
                     return False
                 values[value] = output

@@ -99,7 +99,7 @@ def test_code_for_gpus_calls_nothing_and_needs_no_memory_of_a_thread(number: int
             steps = StepBuilder(tuple(KernelOperand(dtype, way) for way in ways), 40)
             body = steps.body(EXPANSIONS[type](steps, dtype, attrs, *range(len(ways))))
             texts.append(ptx_codegen.text(body, True))
-    of_bits = re.compile("Bitwise|Logical|Invert|Select|Round")
+    of_bits = re.compile("Bitwise|Logical|Invert|Select")
     formulas = [type for type in {**EXACT, **CLOSE} if not of_bits.match(type)]
     for type, dtype in product(formulas, (F4, np.dtype("f8"))):
         for many in (1, 2, 3):

@@ -116,6 +116,13 @@ def test_the_operation_that_takes_the_time_is_named_with_its_line(tmp_path, capl
     assert table[1].startswith("sleeper ") and str(tmp_path / "profile.json") in told
     product = next(row for row in one["ops"] if row["name"] == "product")
     assert product["calls"] == 4 and product["provider"] == "numpy"
+    (refused,) = product["refused"]
+    assert refused["provider"] == "onednn" and refused["reason"]
+    above = told[told.index("most above its bound ") :].splitlines()[1:4]
+    excess = [(r["seconds"] * (1 - r["peak_share"]), r) for r in one["ops"] if r["peak_share"]]
+    most = sorted(excess, key=lambda pair: -pair[0])[: len(above)]
+    assert [line.split()[0] for line in above if line] == [row["name"] for _, row in most]
+    assert f"onednn: {refused['reason']}" in "\n".join(above)
     assert product["flops"] == 4 * 2 * 4 * 5 * 6 and product["bytes"] == 4 * 4 * (24 + 30 + 20)
     assert product["product"] == [1, 4, 6, 5] and first["product"] is None
     rate = product["flops"] / product["seconds"]

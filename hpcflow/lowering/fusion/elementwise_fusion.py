@@ -55,6 +55,7 @@ MAX_KERNEL_OPS = 400  # operations of one kernel: compiling more takes long
 UNFUSED_OPS = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
     "Pow"
 }
+MANY_ELEMENTS = 1 << 12  # elements from which on passes over memory cost more than a call
 MAX_WINDOW_RATIO = 4  # a window of at least 1/4 of its array is read in place; the array stays live
 SHORTEST = 16  # elements of a row of a window that is read in place
 LARGE_ELEMENTS = (
@@ -208,6 +209,8 @@ class _FusionFinder:
             return True
         if bfloat16 in (s.dtype for s in (*map(self.part.spec, first.inputs), *first.specs)):
             return True  # NumPy has no loops for these numbers
+        if first.row.elementwise and len(first.inputs) > 2 and size >= MANY_ELEMENTS:
+            return True  # NumPy makes a pass for each further operand
         if sums and self.assigned[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
         return size >= LARGE_ELEMENTS and (sums or self.threads > 1)

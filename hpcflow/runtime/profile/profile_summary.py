@@ -142,6 +142,7 @@ def _operation_row(
     }
     row |= {"plan": compiled.label, "task": compiled.part.task, "line": node.line if node else ""}
     row |= {"device": node.device if node else "", "provider": "", "calls": calls}
+    row["refused"] = []
     row |= {
         "fused": list(fused_node_label.fused_types(node)) if node and node.type == "Fused" else []
     }
@@ -156,7 +157,9 @@ def _operation_row(
     row["product"], cost = matmul_size(node, specs), node_cost(node, specs)
     if has_kernel(node):
         device = compiled.device(node)
-        row["provider"] = device.provider(device.choose(node, input_specs(node, compiled.part)))
+        choice = device.choose(node, input_specs(node, compiled.part))
+        row["provider"] = device.provider(choice)
+        row["refused"] = [{"provider": name, "reason": why} for name, why in choice.refused]
     if cost is None:
         return row
     row["flops"], row["bytes"] = cost.flops * calls, cost.nbytes * calls

@@ -9,6 +9,7 @@ from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.runtime.dynamic_types import Json
 
 MAX_ROWS = 15
+MOST_ABOVE_BOUND = 3  # operations that are named with their bound
 KIND_TEXTS = {
     "kernels": "operations",
     "messages": "messages: copies, starts, polls",
@@ -35,6 +36,8 @@ def profile_text(first: Json) -> str:
     share = _percent(first["least_seconds"] / first["wall_seconds"])
     parts.append(f"  with these all operations would take {least}, {share} of the time")
     parts += ["", _kind_table(first), "", _type_table(first), "", _op_table(first)]
+    if excess := _excess_table(first):
+        parts += ["", excess]
     if first["waits"]:
         parts += ["", _wait_table(first)]
     return "\n".join(parts)
@@ -85,6 +88,27 @@ def _op_table(profile: Json) -> str:
     header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",
               "by", "line")  # fmt: skip
     return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
+
+
+def _excess_table(profile: Json) -> str:
+    """The operations that take the most time above their bound, with why no better kernel ran."""
+    above = [
+        (row["seconds"] * (1 - row["peak_share"]), row)
+        for row in profile["ops"]
+        if row["kind"] == "kernels" and row["peak_share"] is not None and row["peak_share"] < 1
+    ]
+    above.sort(key=lambda pair: -pair[0])
+    rows = [
+        (
+            *(row["name"], row["title"], _step(row["seconds"], profile)),
+            *(_step(row["seconds"] - excess, profile), _step(excess, profile), row["provider"]),
+            "; ".join(f"{r['provider']}: {r['reason']}" for r in row["refused"]),
+        )
+        for excess, row in above[:MOST_ABOVE_BOUND]
+    ]
+    header = ("most above its bound", "type", "ms a step", "bound", "above", "by",
+              "refused by")  # fmt: skip
+    return format_table(header, rows) if rows else ""
 
 
 def _columns(row: Json, profile: Json) -> tuple[str, ...]:
