@@ -143,6 +143,12 @@ class InstructionBuilder:
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
+    def from_bfloat16(self, bits: LlvmValue) -> LlvmValue:
+        """The float of the 16 bits of a bfloat16."""
+        wide = self.add(f"zext i16 {bits.text} to i32", "i32")
+        upper = self.add(f"shl i32 {wide.text}, 16", "i32")
+        return self.add(f"bitcast i32 {upper.text} to float", "float")
+
     def rounded_to_bfloat16(self, x: LlvmValue) -> LlvmValue:
         """A float rounded to the nearest bfloat16, to even in the middle, as its 16 bits."""
         bits = self.add(f"bitcast float {x.text} to i32", "i32")
@@ -164,9 +170,7 @@ class InstructionBuilder:
         memory = MEMORY.get(type, type)
         value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
         if type == BFLOAT16:
-            wide = self.add(f"zext i16 {value.text} to i32", "i32")
-            bits = self.add(f"shl i32 {wide.text}, 16", "i32")
-            return self.add(f"bitcast i32 {bits.text} to float", "float")
+            return self.from_bfloat16(value)
         return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
     def store(self, value: LlvmValue, at: LlvmValue, tag: str = "") -> None:

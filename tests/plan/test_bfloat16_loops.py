@@ -115,3 +115,48 @@ def test_rounding_is_to_the_nearest_even() -> None:
         nan = np.isnan(wide)
         assert np.array_equal(np.isnan(value.astype("f4")), nan)
         assert np.array_equal(value.view("u2")[~nan], expected.view("u2")[~nan])
+
+
+def test_a_cast_rounds_within_a_loop_too() -> None:
+    """A number split in two parts: their sum is the number."""
+    with hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, [4])
+        high = hf.cast(x, hf.bfloat16)
+        low = x - hf.cast(high, hf.float32)
+        with hf.Session() as session:
+            values = np.array([1.001, 2.003, 3.3, -1.7], np.float32)
+            first, second = session.run([high, low], {x: values})
+    assert np.array_equal(first.astype("f4"), rounded(values).astype("f4"))
+    assert np.array_equal(second, values - first.astype("f4")) and second.all()
+
+
+def test_in_control_flow_and_its_gradient() -> None:
+    with hf.Graph().as_default():
+        x = hf.placeholder(hf.bfloat16, [None, 4])
+        step = lambda i, a: (i + 1, a * 0.5 + 1.0)  # noqa: E731
+        y = hf.while_loop(lambda i, _: i < 3, step, [hf.constant(0), x])[1]
+        z = hf.cond(hf.reduce_sum(hf.cast(x, hf.float32)) > 0, lambda: y * 2.0, lambda: y)
+        (slope,) = hf.gradients(hf.reduce_sum(z), [x])
+        with hf.Session() as session:
+            value, back = session.run([z, slope], {x: np.full((2, 4), 4.0)})
+    assert (value.astype("f4") == 4.5).all() and (back.astype("f4") == 0.25).all()
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_on_several_ranks(servers: int) -> None:
+    """Plans with messages predict the time of each kernel."""
+
+    def body(context: RankContext) -> Any:
+        w = hf.Variable(np.ones((4, 2)), dtype=hf.bfloat16)
+        x = hf.placeholder(hf.bfloat16, [None, 4])
+        loss = hf.reduce_mean(hf.square(hf.nn.relu(hf.matmul(x, w)) - 1.0))
+        train = hf.train.GradientDescentOptimizer(0.125).minimize(loss)
+        with hf.Session(context=context) as session:
+            session.run(hf.global_variables_initializer())
+            session.run(train, {x: np.full((2, 4), 0.5)})
+            return session.run(w).astype("f4")
+
+    mode = {"ps": 1, "sync": "all"} if servers else {}
+    values = run_ranks(2 + servers, body, **mode)
+    for value in values:
+        np.testing.assert_allclose(value, np.full((4, 2), 0.9375), rtol=2**-7)

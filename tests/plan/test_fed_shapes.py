@@ -247,3 +247,82 @@ def test_sizes_of_a_shape_that_are_known_in_part(name: str) -> None:
     with hf.Session(graph=g) as session:
         value = session.run(y, {x: np.ones((5, 2, 3), "f4"), n: [4]})
     assert value.shape[:2] == (4, 5)
+
+
+# -- effects behind values of which only the shape is used
+
+
+def counted(x: Any, count: Any) -> Any:
+    with hf.control_dependencies([hf.assign_add(count, 1.0)]):
+        return hf.identity(x) * 2.0
+
+
+SHAPE_ONLY_USES: dict[str, Callable[[Any, Any], Any]] = {
+    "captured by a loop": lambda x, z: hf.while_loop(
+        lambda i, a: i < 3, lambda i, a: (i + 1, a + hf.zeros_like(z)), [hf.constant(0), x]
+    )[1],
+    "state of a loop": lambda x, z: hf.while_loop(
+        lambda i, a, b: i < 3,
+        lambda i, a, b: (i + 1, a + hf.fill(hf.shape(b), 1.0), b),
+        [hf.constant(0), x, z],
+    )[1],
+    "captured by a branch": lambda x, z: hf.cond(
+        hf.reduce_sum(x) > 0, lambda: x + hf.zeros_like(z), lambda: x
+    ),
+    "zeros": lambda x, z: x + hf.zeros_like(z),
+    "sizes": lambda x, z: hf.fill(hf.shape(z), 1.0),
+}
+
+
+@pytest.mark.parametrize("use", SHAPE_ONLY_USES)
+def test_an_update_happens_before_a_value_of_which_only_the_shape_is_used(use: str) -> None:
+    """Once; and a read that follows the use sees it."""
+    with hf.Graph().as_default():
+        count, x = hf.Variable(0.0), hf.placeholder(hf.float32, [None, 2])
+        y = SHAPE_ONLY_USES[use](x, counted(x, count))
+        with hf.control_dependencies([y]):
+            after = count.read_value()
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            assert session.run([y, after], {x: np.ones((3, 2))})[1] == 1.0
+            assert session.run(count) == 1.0
+
+
+@pytest.mark.parametrize("use", SHAPE_ONLY_USES)
+def test_a_script_is_called_and_a_check_made_for_a_value_of_which_only_the_shape_is_used(
+    use: str,
+) -> None:
+    calls: list[int] = []
+    with hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, [None, 2])
+        with hf.control_dependencies([hf.py_func(lambda a: calls.append(1) or a, [x], hf.float32)]):
+            called = SHAPE_ONLY_USES[use](x, hf.identity(x))
+        with hf.control_dependencies([hf.assert_less(hf.reduce_sum(x), 0.0)]):
+            checked = SHAPE_ONLY_USES[use](x, hf.identity(x))
+        with hf.Session() as session:
+            session.run(called, {x: np.ones((3, 2))})
+            assert calls == [1]
+            with pytest.raises(hf.errors.AssertError):
+                session.run(checked, {x: np.ones((3, 2))})
+
+
+def test_an_element_of_another_shape_written_through_another_handle_is_an_error() -> None:
+    """As in TensorFlow, whose arrays with infer_shape have elements of one shape."""
+    with hf.Graph().as_default():
+        x, y = (hf.placeholder(hf.float32, [None, 2]) for _ in range(2))
+        first = hf.TensorArray(hf.float32, 2).write(0, x)
+        with hf.control_dependencies([first.write(1, y).flow]):
+            read = first.read(1)
+        with hf.Session() as session:
+            same = {x: np.ones((3, 2)), y: np.full((3, 2), 2.0)}
+            assert session.run(hf.reduce_sum(read), same) == 12.0
+            with pytest.raises(hf.errors.ShapeError, match="infer_shape=False"):
+                session.run(hf.reduce_sum(read), {x: np.ones((3, 2)), y: np.ones((4, 2))})
+
+
+def test_sizes_that_a_cast_cannot_hold_wrap_around() -> None:
+    with hf.Graph().as_default():
+        n = hf.placeholder(hf.int32, [1])
+        y = hf.fill(hf.cast(hf.cast(hf.stack([n[0], 258]), hf.uint8), hf.int32), 1.0)
+        with hf.Session() as session:
+            assert y.shape == (None, 2) and session.run(y, {n: [3]}).shape == (3, 2)

@@ -208,7 +208,7 @@ class _FusionFinder:
         if len(names) > 1 or (first.type in UNFUSED_OPS and not (sums or first.row.spreads)):
             return True
         if bfloat16 in (s.dtype for s in (*map(self.part.spec, first.inputs), *first.specs)):
-            return True  # NumPy has no loops for these numbers
+            return True  # NumPy's loops of these numbers are slow
         if first.row.elementwise and len(first.inputs) > 2 and size >= MANY_ELEMENTS:
             return True  # NumPy makes a pass for each further operand
         if sums and self.assigned[names[0]].cols == (size,):

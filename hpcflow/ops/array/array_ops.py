@@ -66,7 +66,7 @@ def partial_value(t: Tensor) -> Shape:
     if t.op.type == "Pack" and any(i.shape == () for i in t.op.inputs):
         return tuple(None if i.constant is None else int(i.constant) for i in t.op.inputs)
     if t.op.type == "Cast":
-        return partial_value(t.op.inputs[0])
+        return cast_sizes(partial_value(t.op.inputs[0]), t.dtype)
     if t.op.type == "Concat":
         parts = [partial_value(i) for i in t.op.inputs]
         if None not in parts:
@@ -74,6 +74,13 @@ def partial_value(t: Tensor) -> Shape:
     if t.shape is None or len(t.shape) != 1 or t.shape[0] is None:
         return None
     return (None,) * t.shape[0]
+
+
+def cast_sizes(sizes: Shape, dtype: np.dtype) -> Shape:
+    """Sizes known in part, cast to an integer dtype: those that it cannot hold wrap around."""
+    if sizes is None:
+        return None
+    return tuple(None if d is None else int(np.asarray(d).astype(dtype)) for d in sizes)
 
 
 def shape_argument(shape: Any) -> tuple[Shape, list[Tensor]]:

@@ -142,6 +142,9 @@ def roll(input: Any, shift: Any, axis: Any, name: str | None = None) -> Tensor:
             "roll needs one shift for each axis, not a shift of shape "
             f"{shape_text(shifts.shape)} for axis {axis}"
         )
+    if x.shape is not None:
+        for along in listed:
+            normal_axis(along, len(x.shape))
     if shifts.constant is None:
         at = constant(axes if isinstance(axes, int) else listed, int32)
         return first_output("Roll", [x, shifts, at], {}, name)

@@ -91,8 +91,25 @@ def _stacked(xp: Any, rows: list[Any], node: KernelNode) -> Any:
                     "stacked",
                     hint="concat joins elements of different lengths",
                 )
-        return xp.stack(rows)
+        return _of_shape(xp.stack(rows), node.outputs[0].shape)
     return _no_rows(xp, node)
+
+
+def _of_shape(value: Any, shape: tuple[int | None, ...] | None) -> Any:
+    """The value, which has the static shape of the elements written.
+
+    Errors: ShapeError if an element of another shape was written through another handle.
+    """
+    if shape is None or (
+        len(shape) == len(value.shape)
+        and all(d in (None, n) for d, n in zip(shape, value.shape, strict=True))
+    ):
+        return value
+    raise ShapeError(
+        f"an element of a TensorArray has shape {list(value.shape)}, not {list(shape)} as the "
+        "others",
+        hint="infer_shape=False lets elements have different shapes",
+    )
 
 
 def _no_rows(xp: Any, node: KernelNode) -> Any:
@@ -126,7 +143,8 @@ def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("TensorArrayRead", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _read(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    return lambda array, index: array.get(xp, index, node)
+    shape = node.outputs[0].shape
+    return lambda array, index: _of_shape(array.get(xp, index, node), shape)
 
 
 @kernel("TensorArraySize", "new", moves=True, uncaptured=STATE_ON_HOST)

@@ -24,7 +24,7 @@ from hpcflow.graph.op_registry import NoGrad, op
 from hpcflow.graph.operator_overloads import OPERATORS
 from hpcflow.graph.static_shape import Spec, broadcast_shapes, merge_shapes
 from hpcflow.ops import flop_counts
-from hpcflow.ops.array.array_ops import constant, reshape
+from hpcflow.ops.array.array_ops import cast_sizes, constant, reshape
 from hpcflow.ops.array.broadcast_ops import sum_to, zeros_like
 from hpcflow.ops.array.where_unique_ops import positions
 from hpcflow.ops.shape_inference import (
@@ -570,8 +570,10 @@ def _cast(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     for dtype in (inputs[0].dtype, attrs["dtype"]):
         if dtype in OPAQUE:
             raise DTypeError(f"Cast takes numbers, not {name_of(dtype)}")
-    moves = attrs["dtype"].kind in "iu"
-    return [with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs, moves)]
+    spec = with_value(Spec(attrs["dtype"], inputs[0].shape), lambda x: x, inputs)
+    if spec.value is None and attrs["dtype"].kind in "iu":
+        spec = spec._replace(sizes=cast_sizes(inputs[0].sizes, attrs["dtype"]))
+    return [spec]
 
 
 def _cast_back(op: Operation, g: Tensor) -> list[Any]:

@@ -23,6 +23,7 @@ from hpcflow.codegen.fused_loop_ir import (
     NUMBER,
     OF_ROWS,
     ONE,
+    ROUND,
     ROW,
 )
 from hpcflow.graph.dtypes import OPAQUE
@@ -122,6 +123,6 @@ def _fused_flops(node: Node, inputs: Sequence[Spec]) -> float:
         dtype = specs[0].dtype if specs else np.dtype(np.float32)
         values.append(Spec(dtype, (sizes[step.mapping],)))
         step_node = Node(node.name, step.type, attrs=dict(step.attrs), specs=(values[-1],))
-        if step.type not in (JOIN, NUMBER, COLUMN_INDEX):
+        if step.type not in (JOIN, NUMBER, COLUMN_INDEX, ROUND):
             count += size if summed else _flops(step_node, specs)
     return count

@@ -9,8 +9,13 @@ import numpy as np
 
 from hpcflow.graph.static_shape import is_known
 from hpcflow.plan.ir.control_flow_nodes import node_with_nested
+from hpcflow.plan.ir.node_effects import has_effect
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import as_constant, substitute_values
+from hpcflow.plan.ir.program_rewriting import (
+    as_constant,
+    eliminate_dead_nodes,
+    substitute_values,
+)
 
 Evaluate = Callable[[Node, Sequence[Any]], Sequence[Any]]
 FOLDED_BYTES = 1 << 16  # upper bound, because the plan stores a folded constant
@@ -23,20 +28,35 @@ def fold_static_shapes(program: Program) -> Program:
     Shapes that nodes take as inputs become their attributes if they are known.
 
     Nodes that depend on an update or a collective stay: the collective or update may have no other
-    consumer, and the known shapes differ between runs and between replicas.
+    consumer, and the known shapes differ between runs and between replicas. So do nodes that depend
+    on another effect that would be lost.
     """
-    anchors = _order_carriers(program) | _effects_and_successors(program)
+    anchors = _order_carriers(program) | _with_successors(program, _updates(program))
+    folded = _fold_shapes(program, anchors)
+    if lost := _lost_effects(program, folded):
+        folded = _fold_shapes(program, anchors | _with_successors(program, lost))
+    return folded
+
+
+def _fold_shapes(program: Program, anchors: set[str]) -> Program:
     nodes = dict(program.nodes)
     for node in program.nodes.values():
         if node.row.source != "constant" and _may_fold(node, anchors) and len(node.specs) == 1:
             value = node.specs[0].value
             if value is not None:
                 nodes[node.name] = as_constant(node, value)
-            elif node.row.fills_with is not None:
+                continue
+            if node.row.fills_with is not None:
                 nodes[node.name] = _as_fill(node)
         if node.row.shape_input and node.inputs and node.inputs[-1].node not in anchors:
-            nodes[node.name] = _with_known_shape(nodes[node.name], program)
+            nodes[node.name] = _with_known_shape(node, program)
     return program.but(nodes=nodes)
+
+
+def _lost_effects(before: Program, after: Program) -> set[str]:
+    """Return the effects that the step had before and would not have after."""
+    gone = eliminate_dead_nodes(before).nodes.keys() - eliminate_dead_nodes(after).nodes.keys()
+    return {name for name in gone if has_effect(before, before.nodes[name])}
 
 
 def _as_fill(node: Node) -> Node:
@@ -50,7 +70,7 @@ def _as_fill(node: Node) -> Node:
 
 def _with_known_shape(node: Node, program: Program) -> Node:
     """Return the node with a known shape as an attribute instead of an input."""
-    if node.row.shape_input and not is_known(node.attrs["shape"]):
+    if not is_known(node.attrs["shape"]):
         value = program.spec(node.inputs[-1]).value
         if value is not None and is_known(node.specs[0].shape):
             attrs = {**node.attrs, "shape": node.specs[0].shape}
@@ -87,12 +107,20 @@ def _order_carriers(program: Program) -> set[str]:
     return {*program.targets, *(c for node in program.nodes.values() for c in node.control)}
 
 
-def _effects_and_successors(program: Program) -> set[str]:
-    """Return the updates and collectives, and all nodes that depend on one."""
-    affected: set[str] = set()
+def _updates(program: Program) -> set[str]:
+    """Return the updates and collectives."""
+    return {
+        node.name
+        for node in program.nodes.values()
+        if any(n.row.writes or n.row.collective for n in node_with_nested(node))
+    }
+
+
+def _with_successors(program: Program, names: set[str]) -> set[str]:
+    """Return the named nodes and all nodes that depend on one."""
+    affected = set(names)
     for node in program.nodes.values():
-        acts = any(n.row.writes or n.row.collective for n in node_with_nested(node))
-        if acts or not affected.isdisjoint(node.before()):
+        if not affected.isdisjoint(node.before()):
             affected.add(node.name)
     return affected
 

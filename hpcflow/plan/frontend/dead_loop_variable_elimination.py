@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from hpcflow.graph.dtypes import history
-from hpcflow.plan.ir.control_flow_nodes import node_with_nested
+from hpcflow.plan.ir.node_effects import has_effect
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import dependencies, eliminate_dead_nodes
 
@@ -20,8 +19,8 @@ def drop_dead_loop_variables(program: Program) -> Program:
     """Drop the loop variables, outputs and captures of loops and branches that nothing needs.
 
     A loop variable is needed if its last value is used, or if the condition, an effect or another
-    needed variable depends on it. So is a value that depends on an effect that would be dropped
-    with it: an effect of a body runs if an output of the body depends on it.
+    needed variable depends on it. No effect is lost. An output of a body stays if an effect of the
+    body runs for it alone. A loop or branch waits for the effects behind inputs that it loses.
     """
     for name in reversed(program.nodes):  # consumers first: each may leave outputs unused
         node = program.nodes[name]
@@ -30,8 +29,20 @@ def drop_dead_loop_variables(program: Program) -> Program:
             reduce = _reduced_loop if node.row.control_flow == "loop" else _reduced_branch
             reduced, outputs = reduce(node, used)
             if reduced is not node:
+                reduced = _after_effects(program, node, reduced)
                 program = _with_outputs(program, reduced, outputs)
     return eliminate_dead_nodes(program)
+
+
+def _after_effects(program: Program, node: Node, reduced: Node) -> Node:
+    """Return `reduced`, which waits for each lost input of `node` that depends on an effect."""
+    lost = {ref.node for ref in node.inputs} - {ref.node for ref in reduced.inputs}
+    waited = [
+        name
+        for name in sorted(lost)
+        if any(has_effect(program, program.nodes[n]) for n in dependencies(program, [name]))
+    ]
+    return reduced.but(control=tuple(dict.fromkeys((*reduced.control, *waited))))
 
 
 def _used_outputs(program: Program, name: str) -> set[int]:
@@ -73,7 +84,7 @@ class _Nested(NamedTuple):
         for i, ref in enumerate(self.program.fetches):
             if i not in chosen:
                 cone = dependencies(self.program, [ref.node])
-                if not all(_has_no_effect(self.program.nodes[n]) for n in cone - kept):
+                if any(has_effect(self.program, self.program.nodes[n]) for n in cone - kept):
                     chosen.add(i)
                     kept |= cone
         return chosen
@@ -81,18 +92,6 @@ class _Nested(NamedTuple):
     def _needed(self, outputs: Iterable[int]) -> set[str]:
         ends = [self.program.fetches[i].node for i in outputs]
         return dependencies(self.program, [*ends, *self.program.targets])
-
-
-def _has_no_effect(node: Node) -> bool:
-    """Return whether only the outputs of the node tell whether it ran."""
-    return all(
-        n.row.pure
-        or n.row.control_flow
-        or n.row.source
-        or n.row.variable in ("handle", "read")
-        or any(s.dtype == history for s in n.specs)
-        for n in node_with_nested(node)
-    )
 
 
 def _reduced_loop(loop: Node, used: set[int]) -> tuple[Node, list[int]]:
