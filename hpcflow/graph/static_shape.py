@@ -155,12 +155,12 @@ def common_elements(
     a: tuple[Spec, ...] | None, b: tuple[Spec, ...] | None
 ) -> tuple[Spec, ...] | None:
     """What the elements of two lists have in common, or of one list at two times."""
-    if a is None or b is None or not (a and b):
-        return None if a is None or b is None else a or b
-    (first,), (second,) = a, b
-    if first.dtype != second.dtype:
+    if a is None or b is None:
         return None
-    return (common_spec(first, second),)
+    if not a or not b:
+        return a or b
+    (first,), (second,) = a, b
+    return (common_spec(first, second),) if first.dtype == second.dtype else None
 
 
 def common_spec(a: Spec, b: Spec) -> Spec:

@@ -262,10 +262,10 @@ def choose_kernel(
         row = rows.get(name)
         if row is None:
             continue
-        why = _PROVIDERS[name]()
-        if not why and (why := row.refuses(node)) and kind == "cpu" and row.form == "out":
-            if has_half(node) and not row.refuses(wide_node(node)):
-                row, why = _in_float32(row), ""
+        absent = _PROVIDERS[name]()
+        if not absent and kind == "cpu" and _serves_in_float32(row, node):
+            row = _in_float32(row)
+        why = absent or row.refuses(node)
         if not why and preferences.exact and not row.exact:
             why = "it may round differently (setting exact)"
         if not why:
@@ -274,9 +274,17 @@ def choose_kernel(
     return KernelChoice(find_plain_kernel(node.type, kind, xp), tuple(refused))
 
 
+def _serves_in_float32(row: Kernel, node: KernelNode) -> bool:
+    """Whether a kernel refuses the 16-bit floats of a node, but not float32 in their place."""
+    if row.form != "out" or not has_half(node):
+        return False
+    return bool(row.refuses(node)) and not row.refuses(wide_node(node))
+
+
 def _in_float32(row: Kernel) -> Kernel:
     """The kernel for 16-bit floats, which it computes in float32 and rounds."""
-    return dataclasses.replace(row, make=widened(row.form, row.make), inplace=(), scratch=_none)
+    make = widened(row.form, row.make)
+    return dataclasses.replace(row, make=make, refuses=_no_reason, inplace=(), scratch=_none)
 
 
 def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:

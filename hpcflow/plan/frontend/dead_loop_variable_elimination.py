@@ -83,10 +83,10 @@ class _Nested(NamedTuple):
         kept = self._needed(chosen)
         for i, ref in enumerate(self.program.fetches):
             if i not in chosen:
-                cone = dependencies(self.program, [ref.node])
-                if any(has_effect(self.program, self.program.nodes[n]) for n in cone - kept):
+                ancestors = dependencies(self.program, [ref.node])
+                if any(has_effect(self.program, self.program.nodes[n]) for n in ancestors - kept):
                     chosen.add(i)
-                    kept |= cone
+                    kept |= ancestors
         return chosen
 
     def _needed(self, outputs: Iterable[int]) -> set[str]:
