@@ -19,6 +19,11 @@ from hpcflow.kernels.kernel_registry import KernelNode, fast
 BLOCK_BYTES = 1 << 14  # of a block of rows: with a second array it fits into a core's cache
 FEWEST_LANES, MOST_LANES = 16, 256  # lanes of several rows are put side by side up to MOST_LANES
 LEAST_ELEMENTS = 1 << 10
+COMPUTED: dict[str, Any] = {  # dtype of the arrays -> of statistics and sums
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "bfloat16": np.dtype(np.float32),
+}
 
 
 class Layout(NamedTuple):
@@ -49,10 +54,9 @@ class Layout(NamedTuple):
         """The shape of the partial results."""
         return 2, self.outer, self.blocks, self.lanes
 
-    @property
-    def size(self) -> int:
-        """The number of elements of one statistic."""
-        return self.rows * self.sides * self.inner
+    def of_lanes(self, count: int) -> tuple[int, ...]:
+        """The shape of `count` numbers for each lane."""
+        return count, self.outer, self.sides, self.kept, self.inner
 
 
 def layout_of(shape: Sequence[int], axes: Sequence[int], itemsize: int) -> Layout | None:
@@ -87,80 +91,65 @@ def _refuses(node: KernelNode) -> str:
     specs = (*node.inputs, *node.outputs)
     if any(s.shape is None or None in s.shape for s in specs):
         return "its sizes are known only in the step"
-    if any(s.dtype != node.inputs[0].dtype for s in specs):
+    dtype, shape = node.inputs[0].dtype, node.inputs[0].shape
+    if dtype.name not in COMPUTED:
+        return f"elements of {dtype}"
+    if any(s.dtype != (dtype if s.shape == shape else COMPUTED[dtype.name]) for s in specs):
         return "its arrays are not of one dtype"
-    if node.inputs[0].dtype.name not in ("float32", "float64"):
-        return f"elements of {node.inputs[0].dtype}"
     if np.prod(node.inputs[0].shape) < LEAST_ELEMENTS:
         return "it has few elements"
     return "" if _layout(node) is not None else "its axes are neither leading axes nor groups"
 
 
-def _scratch(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
-    layout = _layout(node)
-    return [] if layout is None else [(node.inputs[0].dtype, layout.parts)]
+def _scratch(count: int) -> Callable[[KernelNode], Sequence[tuple[Any, tuple[int, ...]]]]:
+    """The partial results, and `count` numbers for each lane."""
+
+    def arrays(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
+        layout, dtype = _layout(node), COMPUTED[node.inputs[0].dtype.name]
+        if layout is None:
+            return []
+        return [(dtype, layout.parts), (dtype, layout.of_lanes(count))]
+
+    return arrays
 
 
-def _of_lanes(layout: Layout, statistic: Any) -> np.ndarray:
-    """A statistic [outer, kept] as [outer, lanes]."""
-    grouped = statistic.reshape(layout.outer, 1, layout.kept, 1)
-    whole = (layout.outer, layout.sides, layout.kept, layout.inner)
-    return np.broadcast_to(grouped, whole).reshape(layout.outer, layout.lanes)
+def _room(node: KernelNode, count: int) -> Any:
+    return [np.empty(shape, dtype) for dtype, shape in _scratch(count)(node)]
 
 
-def _of_kept(layout: Layout, lanes: Any) -> Any:
-    """The sums [outer, kept] of numbers [outer, lanes] of the same statistic."""
-    grouped = lanes.reshape(layout.outer, layout.sides, layout.kept, layout.inner)
-    return grouped.sum(axis=(1, 3))
-
-
-@fast("llvm", "Normalize", "out", on="cpu", refuses=_refuses, scratch=_scratch)
+@fast("llvm", "Normalize", "out", on="cpu", refuses=_refuses, scratch=_scratch(2))
 def _normalize(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    """The statistics of blocks are joined as by Chan, Golub and LeVeque (1979)."""
-    layout, dtype = _layout(node), node.inputs[0].dtype
+    """(x - mean) scale: two passes over memory, one for the statistics."""
+    layout, name = _layout(node), node.inputs[0].dtype.name
     assert layout is not None
-    statistics = builtin(normalization_codegen.means_and_squares(dtype.name))
-    apply = builtin(normalization_codegen.normalized(dtype.name))
-    epsilon, count = dtype.type(node.attrs["epsilon"]), dtype.type(layout.size)
-    rows = np.full(layout.blocks, -(-layout.rows // layout.blocks), dtype)
-    rows[-1] = layout.rows - rows[:-1].sum()
-    weights = rows / count
+    statistics = builtin(normalization_codegen.means_and_squares(name))
+    join = builtin(normalization_codegen.joined_statistics(name, node.attrs["epsilon"]))
+    apply = builtin(normalization_codegen.normalized(name))
 
     def run(x: Any, y: Any, mean: Any, variance: Any, room: Any = ()) -> None:
         x = as_contiguous(x).reshape(layout.array)
-        parts = room[0] if room else np.empty(layout.parts, dtype)
+        parts, lanes = room or _room(node, 2)
         statistics(x, parts)
-        means, squares = parts
-        total = _of_kept(layout, np.matmul(weights, means))
-        mean[...] = total.reshape(mean.shape)
-        of_lanes = _of_lanes(layout, total)
-        means -= of_lanes[:, None]
-        means *= means
-        spread = np.matmul(rows, means) + squares.sum(axis=1)
-        variance[...] = (_of_kept(layout, spread) / count).reshape(variance.shape)
-        scale = 1 / np.sqrt(variance + epsilon)
-        apply(x, of_lanes, _of_lanes(layout, scale), y.reshape(layout.array))
+        join(x, parts, mean, variance, lanes)
+        apply(x, *lanes, y.reshape(layout.array))
 
     return run
 
 
-@fast("llvm", "NormalizeGrad", "out", on="cpu", refuses=_refuses, scratch=_scratch)
+@fast("llvm", "NormalizeGrad", "out", on="cpu", refuses=_refuses, scratch=_scratch(3))
 def _normalize_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     """scale (g - mean(g) - y mean(g y)): two passes over g and y."""
-    layout, dtype = _layout(node), node.inputs[0].dtype
+    layout, name = _layout(node), node.inputs[0].dtype.name
     assert layout is not None
-    sums = builtin(normalization_codegen.sums_of_gradients(dtype.name))
-    apply = builtin(normalization_codegen.gradient(dtype.name))
-    epsilon, count = dtype.type(node.attrs["epsilon"]), dtype.type(layout.size)
+    sums = builtin(normalization_codegen.sums_of_gradients(name))
+    join = builtin(normalization_codegen.joined_gradient_sums(name, node.attrs["epsilon"]))
+    apply = builtin(normalization_codegen.gradient(name))
 
     def run(g: Any, y: Any, variance: Any, out: Any, room: Any = ()) -> None:
         g, y = (as_contiguous(a).reshape(layout.array) for a in (g, y))
-        parts = room[0] if room else np.empty(layout.parts, dtype)
+        parts, lanes = room or _room(node, 3)
         sums(g, y, parts)
-        mean, along = (
-            _of_lanes(layout, _of_kept(layout, part.sum(axis=1)) / count) for part in parts
-        )
-        scale = _of_lanes(layout, 1 / np.sqrt(variance + epsilon))
-        apply(g, y, mean, along, scale, out.reshape(layout.array))
+        join(g, parts, as_contiguous(variance), lanes)
+        apply(g, y, *lanes, out.reshape(layout.array))
 
     return run

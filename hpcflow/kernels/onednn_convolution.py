@@ -35,13 +35,17 @@ Sizes = tuple[int, ...]
 
 
 class ConvolutionGeometry(NamedTuple):
-    """The hashable parameters of a convolution: `padding` is SAME, VALID or pairs."""
+    """The hashable parameters of a convolution: `padding` is SAME, VALID or pairs.
+
+    `dtype` is that of all arrays, for oneDNN.
+    """
 
     strides: Sizes
     dilations: Sizes
     padding: Any
     first: bool
     groups: int
+    dtype: str = onednn_library.FLOAT
 
 
 class ConvolutionDescriptors:
@@ -56,14 +60,17 @@ class ConvolutionDescriptors:
         self.moves = tuple(
             onednn_library.dims(sizes) for sizes in (params.strides, gaps, before, after)
         )
-        self.x = onednn_library.strided(*channels_second(x, params.first))
-        self.y = onednn_library.strided(*channels_second(y, params.first))
-        self.w = onednn_library.strided(*_filters_first(w, params.groups))
-        self.free = onednn_library.free_layout(_filters_first(w, params.groups)[0])
+        dtype = params.dtype
+        self.x = onednn_library.strided(*channels_second(x, params.first), dtype)
+        self.y = onednn_library.strided(*channels_second(y, params.first), dtype)
+        self.w = onednn_library.strided(*_filters_first(w, params.groups), dtype)
+        self.free = onednn_library.free_layout(_filters_first(w, params.groups)[0], dtype)
         lying = (self.x, self.y)
-        sizes = (channels_second(shape, True)[0] for shape in (x, y))
+        free = [
+            onednn_library.free_layout(channels_second(shape, True)[0], dtype) for shape in (x, y)
+        ]
         self.has_few_channels = x[1 if params.first else -1] < MIN_CHANNELS
-        self.inner = tuple(map(onednn_library.free_layout, sizes)) if params.first else lying
+        self.inner = tuple(free) if params.first else lying
 
     def forward(self, bias: OnednnHandle | None = None, relu: bool = False) -> OnednnHandle:
         """The forward primitive descriptor, which the backward ones take as a hint."""
@@ -171,7 +178,7 @@ def forward(
 ) -> PrimitiveProgram:
     """The program of x, w, `bias` (one number a filter) if true, and y: convolution, bias, relu."""
     sliding = ConvolutionDescriptors(params, x, w, y)
-    each = onednn_library.strided(w[-1:], (1,)) if bias else None
+    each = onednn_library.strided(w[-1:], (1,), params.dtype) if bias else None
     lines = _ProgramBuilder(sliding.forward(each, relu))
     lines.reads(onednn_library.SRC, sliding.x, onednn_library.OF_SRC)
     lines.reads(onednn_library.WEIGHTS, sliding.w, onednn_library.OF_WEIGHTS)
@@ -221,11 +228,20 @@ def geometry(attrs: dict[str, Any]) -> ConvolutionGeometry:
     )
 
 
-def unsupported_reason(specs: Sequence[Any], axes: int) -> str:
-    """Why oneDNN cannot take arrays of these specs with so many spatial axes; "" if it can."""
-    dtype = next((s.dtype for s in specs if s.dtype != np.float32), None)
-    if dtype is not None:
-        return f"its arrays are {dtype}, not float32"
+def _geometry(node: KernelNode) -> ConvolutionGeometry:
+    return geometry(node.attrs)._replace(dtype=str(node.inputs[0].dtype))
+
+
+def unsupported_reason(specs: Sequence[Any], axes: int, halves: bool = False) -> str:
+    """Why oneDNN cannot take arrays of these specs with so many spatial axes; "" if it can.
+
+    With `halves` it takes 16-bit floats where the CPU has instructions for their products.
+    """
+    first, *others = dict.fromkeys(str(s.dtype) for s in specs)
+    if others or first not in (onednn_library.TYPES if halves else (onednn_library.FLOAT,)):
+        return f"its arrays are {', '.join((first, *others))}, not float32"
+    if not onednn_library.computes(first):
+        return f"this CPU has no instructions for products of {first}"
     if axes > 3:
         return "it has more than three axes"
     empty = any(s.shape is not None and 0 in s.shape for s in specs)
@@ -253,11 +269,11 @@ def no_fast_one(make: Callable[[], OnednnHandle]) -> str:
 
 def _refuses(kind: str) -> Callable[[KernelNode], str]:
     def refuses(node: KernelNode) -> str:
-        specs, of = [*node.inputs[:2], node.outputs[0]], geometry(node.attrs)
-        why = unsupported_reason(specs, len(of.strides)) or ungrouped(of)
+        specs, of = [*node.inputs, node.outputs[0]], _geometry(node)
+        why = unsupported_reason(specs, len(of.strides), halves=True) or ungrouped(of)
         if why or not sizes_known(specs):
             return why
-        return _slow(kind, of, *(tuple(s.shape) for s in specs))
+        return _slow(kind, of, *(tuple(s.shape) for s in (*specs[:2], specs[-1])))
 
     return refuses
 
@@ -282,7 +298,7 @@ def _scratch(program: Callable[..., PrimitiveProgram]) -> Callable[[KernelNode],
 
     def scratch(node: KernelNode) -> Any:
         shapes = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
-        return onednn_library.scratch(program, geometry(node.attrs), *shapes)
+        return onednn_library.scratch(program, _geometry(node), *shapes)
 
     return scratch
 
@@ -294,6 +310,9 @@ def _is_spoiled(params: ConvolutionGeometry, filters: Any) -> bool:
     finite where the gradient of the results is not.
     """
     pads = params.padding != "VALID" and any(size > 1 for size in filters.shape[:-2])
+    if pads and params.dtype != onednn_library.FLOAT:
+        exponent = filters.dtype.type(math.inf).view(np.uint16)
+        return bool((filters.view(np.uint16) & exponent == exponent).any())
     return pads and not math.isfinite(np.add.reduce(filters, axis=None))
 
 
@@ -302,7 +321,7 @@ def _row(kind: str, program: Callable[..., PrimitiveProgram], watched: int | Non
 
     @fast(NAME, kind, "out", on="cpu", refuses=_refuses(kind), scratch=_scratch(program))
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
-        of, programs = geometry(node.attrs), ProgramCache(program)
+        of, programs = _geometry(node), ProgramCache(program)
         plain = find_plain_kernel(kind, "cpu").make(xp, node)
 
         def run(a: Any, b: Any, *more: Any, room: Any = ()) -> None:
@@ -331,7 +350,7 @@ def _of_biased(node: KernelNode) -> Any:
 
 @fast(NAME, "ConvBias", "out", on="cpu", refuses=_refuses("Conv"), scratch=_of_biased)
 def _conv_bias(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    of, programs = geometry(node.attrs), ProgramCache(BIASED[node.attrs["relu"]])
+    of, programs = _geometry(node), ProgramCache(BIASED[node.attrs["relu"]])
     plain = find_plain_kernel("ConvBias", "cpu").make(xp, node)
 
     def run(x: Any, w: Any, bias: Any, out: Any, room: Any = ()) -> None:

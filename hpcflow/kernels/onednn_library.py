@@ -30,7 +30,11 @@ FILE = "libdnnl.so.3"
 STATUS = ("success", "out of memory", "invalid arguments", "unimplemented", "last impl reached",
           "runtime error", "not required")  # fmt: skip
 OPENMP, SEQUENTIAL = 2, 1  # CPU runtimes of the library that are supported
-MAX_DIMS, FLOAT, ANY_LAYOUT = 12, 3, 1
+MAX_DIMS, ANY_LAYOUT = 12, 1
+FLOAT = "float32"
+TYPES = {"float16": 1, "bfloat16": 2, FLOAT: 3}  # element types
+# bits of an instruction set: those that the library computes 16-bit floats by
+INSTRUCTIONS = {"bfloat16": 0x80, "float16": 0x100}
 # arguments of an execution
 SRC, DST, WEIGHTS, BIAS, WORKSPACE, SCRATCH = 1, 17, 33, 41, 64, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS = 129, 145, 161
@@ -107,6 +111,14 @@ def version() -> str:
     return f"{release.major}.{release.minor}.{release.patch} {release.hash.decode()}"
 
 
+@functools.cache
+def computes(dtype: str) -> bool:
+    """Whether this CPU has instructions for products of such floats, and the library uses them."""
+    if dtype == FLOAT:
+        return True
+    return bool(library().dnnl_get_effective_cpu_isa() & INSTRUCTIONS.get(dtype, 0))
+
+
 def library() -> Any:
     """The library; it must not be absent."""
     lib, why = _loaded()
@@ -171,16 +183,16 @@ def dims(sizes: Sequence[int]) -> Any:
     return (ctypes.c_int64 * MAX_DIMS)(*sizes)
 
 
-def strided(sizes: Sequence[int], strides: Sequence[int]) -> OnednnHandle:
-    """The descriptor of a float32 array of these sizes and strides, in elements."""
+def strided(sizes: Sequence[int], strides: Sequence[int], dtype: str = FLOAT) -> OnednnHandle:
+    """The descriptor of an array of these sizes and strides, in elements."""
     function = "dnnl_memory_desc_create_with_strides"
-    return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, dims(strides))
+    return create("memory_desc", function, len(sizes), dims(sizes), TYPES[dtype], dims(strides))
 
 
-def free_layout(sizes: Sequence[int]) -> OnednnHandle:
-    """The descriptor of a float32 array of these sizes in the layout that the primitive chooses."""
+def free_layout(sizes: Sequence[int], dtype: str = FLOAT) -> OnednnHandle:
+    """The descriptor of an array of these sizes in the layout that the primitive chooses."""
     function = "dnnl_memory_desc_create_with_tag"
-    return create("memory_desc", function, len(sizes), dims(sizes), FLOAT, ANY_LAYOUT)
+    return create("memory_desc", function, len(sizes), dims(sizes), TYPES[dtype], ANY_LAYOUT)
 
 
 def packed(sizes: Sequence[int]) -> tuple[int, ...]:

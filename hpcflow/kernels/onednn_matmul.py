@@ -32,34 +32,36 @@ MANY_ROWS = 64  # with fewer, or more than 256 columns, the inner product primit
 COLUMNS, WORK = 16, 1 << 20  # least columns, and multiplications in all: below NumPy is faster
 
 
-def product(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
+def product(
+    dtype: str, turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes
+) -> PrimitiveProgram:
     """The program of a, b and c = a b; a matrix with `turn` is stored transposed."""
     if len(a) == 2 and not turn_a and not turn_b:
-        return as_they_lie(a, b, c)
+        return as_they_lie(dtype, a, b, c)
     if len(a) == 2 and _is_gradient(turn_a, turn_b, *c):
-        return weights_gradient(a, b, c)
-    return _product(_matrices(a, turn_a), _matrices(b, turn_b), _matrices(c, False))
+        return weights_gradient(dtype, a, b, c)
+    return _product(_matrices(dtype, a, turn_a), _matrices(dtype, b, turn_b), _matrices(dtype, c))
 
 
-def _matrices(shape: Sizes, turned: bool) -> OnednnHandle:
+def _matrices(dtype: str, shape: Sizes, turned: bool = False) -> OnednnHandle:
     """The descriptor of matrices of this shape in memory, transposed if `turned`."""
     sizes, strides = list(shape), list(onednn_library.packed(shape))
     if turned:
         for values in (sizes, strides):
             values[-2:] = values[:-3:-1]
-    return onednn_library.strided(sizes, strides)
+    return onednn_library.strided(sizes, strides, dtype)
 
 
 def as_they_lie(
-    a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False
+    dtype: str, a: Sizes, b: Sizes, c: Sizes, bias: bool = False, relu: bool = False
 ) -> PrimitiveProgram:
     """The program of a, b, the bias (a number a column) if any, and c = relu(a b + bias)."""
-    (rows, columns), (x, w, y) = c, (_matrices(shape, False) for shape in (a, b, c))
+    (rows, columns), (x, w, y) = c, (_matrices(dtype, shape) for shape in (a, b, c))
     if rows >= MANY_ROWS and columns <= SMALL_MATRIX_SIZE:
-        each = onednn_library.strided((1, columns), (columns, 1)) if bias else None
+        each = onednn_library.strided((1, columns), (columns, 1), dtype) if bias else None
         return _product(x, w, y, each, relu)
-    w = onednn_library.strided(b[::-1], (1, columns))
-    each = onednn_library.strided((columns,), (1,)) if bias else None
+    w = onednn_library.strided(b[::-1], (1, columns), dtype)
+    each = onednn_library.strided((columns,), (1,), dtype) if bias else None
     primitive = onednn_library.create(
         "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create",
         onednn_library.engine(),
@@ -107,10 +109,10 @@ def _is_gradient(turn_a: bool, turn_b: bool, rows: int, columns: int) -> bool:
     return turn_a and not turn_b and rows <= 2 * columns
 
 
-def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
+def weights_gradient(dtype: str, a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
     """The program of a, b and c = a' b, as the weights gradient of an inner product from a to b."""
-    x, y = (onednn_library.strided(s, onednn_library.packed(s)) for s in (a, b))
-    w = onednn_library.strided(c[::-1], (1, c[1]))
+    x, y = (_matrices(dtype, shape) for shape in (a, b))
+    w = onednn_library.strided(c[::-1], (1, c[1]), dtype)
     forward = onednn_library.create(
         "primitive_desc", "dnnl_inner_product_forward_primitive_desc_create",
         onednn_library.engine(),
@@ -128,14 +130,18 @@ def weights_gradient(a: Sizes, b: Sizes, c: Sizes) -> PrimitiveProgram:
 def refuses(node: KernelNode) -> str:
     """Why oneDNN does not serve a product of inputs 0 and 1; "" if it does."""
     a, b, c = *node.inputs[:2], node.outputs[0]
-    if why := unsupported_reason((a, b, c), 0):
+    if why := unsupported_reason((*node.inputs, c), 0, halves=True):
         return why
     if not sizes_known((a, b, c)):
         return "its sizes are known only in the step"
-    return slow(*_turns(node), a.shape, b.shape, c.shape)
+    return slow(_dtype(node), *_turns(node), a.shape, b.shape, c.shape)
 
 
-def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
+def _dtype(node: KernelNode) -> str:
+    return str(node.inputs[0].dtype)
+
+
+def slow(dtype: str, turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
     """Why a product of these sizes is not faster than NumPy's; "" if it is."""
     if a[:-2] != b[:-2]:
         return "its matrices are broadcast"
@@ -146,7 +152,9 @@ def slow(turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
     work = math.prod(lead) * rows * columns * summed
     if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
         return "NumPy is as fast for one so small"
-    if min(rows, columns, summed) <= SMALL_MATRIX_SIZE or onednn_library.several():
+    if dtype != onednn_library.FLOAT or onednn_library.several():
+        return ""
+    if min(rows, columns, summed) <= SMALL_MATRIX_SIZE:
         return ""
     two = not lead and (not turn_a or _is_gradient(turn_a, turn_b, rows, columns))
     return "" if two else "NumPy is as fast for one so large"
@@ -161,12 +169,12 @@ def _shapes(node: KernelNode) -> list[Sizes]:
 
 
 def _scratch(node: KernelNode) -> Any:
-    return onednn_library.scratch(product, *_turns(node), *_shapes(node))
+    return onednn_library.scratch(product, _dtype(node), *_turns(node), *_shapes(node))
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    return onednn_library.kernel(product, *_turns(node), *_shapes(node))
+    return onednn_library.kernel(product, _dtype(node), *_turns(node), *_shapes(node))
 
 
 def _refuses_bias(node: KernelNode) -> str:
@@ -181,10 +189,10 @@ BIASED = {relu: functools.partial(as_they_lie, bias=True, relu=relu) for relu in
 
 def _of_biased(node: KernelNode) -> Any:
     a, b, _, c = _shapes(node)
-    return onednn_library.scratch(BIASED[node.attrs["relu"]], a, b, c)
+    return onednn_library.scratch(BIASED[node.attrs["relu"]], _dtype(node), a, b, c)
 
 
 @fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
 def _matmul_bias(xp: Any, node: KernelNode) -> Callable[..., Any]:
     a, b, _, c = _shapes(node)
-    return onednn_library.kernel(BIASED[node.attrs["relu"]], a, b, c)
+    return onednn_library.kernel(BIASED[node.attrs["relu"]], _dtype(node), a, b, c)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.codegen.python_call_abi import as_contiguous
+from hpcflow.graph.dtypes import as_dtype
 from hpcflow.kernels import onednn_library
 from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS
 from hpcflow.kernels.kernel_registry import KernelNode, fast, kernel
@@ -55,16 +56,16 @@ def _primitive(*layouts: OnednnHandle) -> OnednnHandle:
     )  # fmt: skip
 
 
-def _layouts(*lays: Lay) -> list[OnednnHandle]:
-    return [onednn_library.strided(sizes, strides) for _, sizes, strides in lays]
+def _layouts(dtype: str, *lays: Lay) -> list[OnednnHandle]:
+    return [onednn_library.strided(sizes, strides, dtype) for _, sizes, strides in lays]
 
 
-def program(a: Lay, b: Lay, c: Lay) -> PrimitiveProgram:
+def program(dtype: str, a: Lay, b: Lay, c: Lay) -> PrimitiveProgram:
     """The program of the arrays that contain a, b and c; c = a b."""
-    layouts = _layouts(a, b, c)
+    layouts = _layouts(dtype, a, b, c)
     places = [ProgramMemory(layout) for layout in layouts]
     for place, (start, *_) in zip(places, (a, b, c), strict=True):
-        place.offset = 4 * start
+        place.offset = as_dtype(dtype).itemsize * start
     names = (onednn_library.SRC, onednn_library.WEIGHTS, onednn_library.DST)
     return PrimitiveProgram(
         places, [PrimitiveStep(_primitive(*layouts), dict(zip(names, places, strict=True)))]
@@ -74,19 +75,25 @@ def program(a: Lay, b: Lay, c: Lay) -> PrimitiveProgram:
 def _refuses(node: KernelNode) -> str:
     """Why oneDNN does not serve a strided matrix product; "" if it does."""
     sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
-    if why := unsupported_reason((*node.inputs[:2], node.outputs[0]), 0) or slow(
-        False, False, *sizes
-    ):
-        return why
-    return no_fast_one(lambda: _primitive(*_layouts(*node.attrs["lays"])))
+    specs = (*node.inputs[:2], node.outputs[0])
+    why = unsupported_reason(specs, 0, halves=True) or slow(_dtype(node), False, False, *sizes)
+    return why or no_fast_one(lambda: _primitive(*_layouts(*_key(node))))
+
+
+def _dtype(node: KernelNode) -> str:
+    return str(node.inputs[0].dtype)
+
+
+def _key(node: KernelNode) -> tuple[Any, ...]:
+    return (_dtype(node), *node.attrs["lays"])
 
 
 @fast(
     NAME, "StridedMatMul", "out", on="cpu", refuses=_refuses,
-    scratch=lambda node: onednn_library.scratch(program, *node.attrs["lays"]),
+    scratch=lambda node: onednn_library.scratch(program, *_key(node)),
 )  # fmt: skip
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    multiply = onednn_library.kernel(program, *node.attrs["lays"])
+    multiply = onednn_library.kernel(program, *_key(node))
 
     def run(a: Any, b: Any, *rest: Any, room: Any = ()) -> None:
         for before in rest[:-1]:

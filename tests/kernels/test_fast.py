@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from hpcflow.graph.dtypes import bfloat16, is_floating, limits
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import kernel_registry
@@ -77,10 +78,15 @@ def array(data: st.DataObject, *shape: int, dtype: Any = np.float32) -> np.ndarr
     """Of normal numbers, or small integers; it may be a view of every second row."""
     rng = np.random.default_rng(number(data, 0, 2**31))
     dtype = np.dtype(dtype)
-    real = dtype.kind == "f"
+    real = is_floating(dtype)
     made = rng.standard_normal(shape) if real else rng.integers(1, 9, shape)
     made = made.astype(dtype)
     return np.repeat(made, 2, 0)[::2] if shape and chance(data) else made
+
+
+def element(data: st.DataObject) -> Any:
+    """A dtype of products."""
+    return data.draw(st.sampled_from([np.float32, np.float32, bfloat16, np.float16]))
 
 
 def places(data: st.DataObject, among: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -98,8 +104,10 @@ def _product(data: st.DataObject, type: str) -> Case:
     lead, turns = shape(data, number(data, 0, 2), 3), (chance(data), chance(data))
     rows, summed, columns = number(data, 64, 130), number(data, 100, 200), number(data, 164, 300)
     sizes = [(rows, summed), (summed, columns)]
+    dtype = element(data)
     a, b = (
-        array(data, *lead, *(s[::-1] if turn else s)) for s, turn in zip(sizes, turns, strict=True)
+        array(data, *lead, *(s[::-1] if turn else s), dtype=dtype)
+        for s, turn in zip(sizes, turns, strict=True)
     )
     return Case({"transpose_a": turns[0], "transpose_b": turns[1]}, [a, b])
 
@@ -108,8 +116,8 @@ def _product(data: st.DataObject, type: str) -> Case:
 def _product_bias(data: st.DataObject, type: str) -> Case:
     rows, summed, columns = number(data, 64, 130), number(data, 100, 200), number(data, 164, 300)
     attrs = {"transpose_a": False, "transpose_b": False, "relu": chance(data)}
-    inputs = [array(data, rows, summed), array(data, summed, columns), array(data, columns)]
-    return Case(attrs, inputs)
+    dtype, shapes = element(data), [(rows, summed), (summed, columns), (columns,)]
+    return Case(attrs, [array(data, *sizes, dtype=dtype) for sizes in shapes])
 
 
 @case("Normalize", "NormalizeGrad")
@@ -118,12 +126,13 @@ def _normalization(data: st.DataObject, type: str) -> Case:
     sizes, axis = (number(data, 2, 300), kept), [0]
     if inner > 1:
         sizes, axis = (number(data, 1, 3), *sizes, inner), [1, 3]
-    x = array(data, *sizes, dtype=data.draw(st.sampled_from(["f4", "f8"])))
+    x = array(data, *sizes, dtype=data.draw(st.sampled_from(["f4", "f8", bfloat16])))
     attrs = {"axis": tuple(axis), "epsilon": 1e-3}
     if type == "Normalize":
         return Case(attrs, [x])
     statistic = tuple(1 if i in axis else n for i, n in enumerate(sizes))
-    variance = np.abs(array(data, *statistic, dtype=x.dtype))
+    (kind,) = {s.dtype for s in lookup_op("Normalize").infer([Spec(x.dtype, x.shape)], attrs)[1:]}
+    variance = np.abs(array(data, *statistic, dtype=kind))
     return Case(attrs, [x, array(data, *sizes, dtype=x.dtype), variance])
 
 
@@ -137,14 +146,16 @@ def _convolution(data: st.DataObject, type: str) -> Case:
     attrs |= {"first": first, "groups": groups}
     assume(all(n >= k for n, k in zip(space, window, strict=True)))
     batch = number(data, 1, 4)
-    x = array(data, *((batch, counts[0], *space) if first else (batch, *space, counts[0])))
-    w = array(data, *window, counts[0] // groups, counts[1])
+    sizes = (batch, counts[0], *space) if first else (batch, *space, counts[0])
+    dtype = element(data)
+    x = array(data, *sizes, dtype=dtype)
+    w = array(data, *window, counts[0] // groups, counts[1], dtype=dtype)
     if type == "Conv":
         return Case(attrs, [x, w])
     if type == "ConvBias":
-        return Case({**attrs, "relu": chance(data)}, [x, w, array(data, counts[1])])
+        return Case({**attrs, "relu": chance(data)}, [x, w, array(data, counts[1], dtype=dtype)])
     (y,) = lookup_op("Conv").infer([Spec(a.dtype, a.shape) for a in (x, w)], attrs)
-    g = array(data, *y.shape)
+    g = array(data, *y.shape, dtype=dtype)
     if type == "ConvInputGrad":
         return Case({**attrs, "shape": x.shape}, [g, w])
     return Case({**attrs, "shape": w.shape}, [x, g])
@@ -290,7 +301,7 @@ def size(arrays: list[np.ndarray]) -> float:
 
 def positive(one: Case) -> Case:
     """The same without cancellation: as large as the sums of what is added up can be."""
-    return one._replace(inputs=[abs(x) if x.dtype.kind == "f" else x for x in one.inputs])
+    return one._replace(inputs=[abs(x) if is_floating(x.dtype) else x for x in one.inputs])
 
 
 def marked(row: tuple[str, str, str]) -> Any:
@@ -315,11 +326,11 @@ def test_a_fast_kernel_equals_its_reference(
     scale = max(size(plain), size(by_plain(type, positive(one))))
     for a, b in zip(fast, plain, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
-        if kernel.exact or a.dtype.kind != "f":
+        if kernel.exact or not is_floating(a.dtype):
             assert np.array_equal(a, b)
             continue
         apart = np.linalg.norm(a.astype(np.float64) - b.astype(np.float64))
-        assert apart <= ROUNDINGS * np.finfo(a.dtype).eps * scale
+        assert apart <= ROUNDINGS * float(limits(a.dtype).eps) * scale
 
 
 def test_every_fast_kernel_is_held_to_its_reference() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hpcflow.codegen import thread_team
 from hpcflow.codegen.llvm_cpu_compiler import absent
+from hpcflow.graph.dtypes import bfloat16
 from hpcflow.kernels.llvm_normalization import layout_of
 from tests.kernels.against_plain import both, chosen, run_all
 
@@ -68,6 +69,30 @@ def test_the_gradient_is_that_of_the_formula(case, dtype):
     centered = wide - wide.mean(axis, keepdims=True) - y * (wide * y).mean(axis, keepdims=True)
     wanted = centered / np.sqrt(variance.astype(np.float64) + EPSILON)
     assert (np.abs(value - wanted) <= 60 * np.finfo(dtype).eps * np.abs(wanted).max()).all()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bfloat16_has_statistics_in_float32(case):
+    shape, axis = case
+    rng = np.random.default_rng(8)
+    x, g = (rng.standard_normal(shape).astype(bfloat16) for _ in range(2))
+    attrs = {"axis": axis, "epsilon": EPSILON}
+    choice, node = chosen("Normalize", attrs, [x])
+    assert choice.kernel.provider == "llvm" and choice.kernel.scratch(node), "it is not widened"
+    y, mean, variance = run_all(choice, node, [x])
+    wanted = formulas(x, axis)
+    assert y.dtype == bfloat16 and mean.dtype == variance.dtype == np.float32
+    assert (np.abs(y.astype("f8") - wanted[0]) <= 2.0**-8 * (np.abs(wanted[0]) + 1e-3)).all()
+    for value, exact in zip((mean, variance), wanted[1:], strict=True):
+        assert (np.abs(value - exact) <= 2000 * np.finfo("f4").eps).all()
+    choice, node = chosen("NormalizeGrad", attrs, [g, y, variance])
+    assert choice.kernel.provider == "llvm" and choice.kernel.scratch(node)
+    (value,) = run_all(choice, node, [g, y, variance])
+    wide, of = g.astype("f8"), y.astype("f8")
+    centered = wide - wide.mean(axis, keepdims=True) - of * (wide * of).mean(axis, keepdims=True)
+    wanted = centered / np.sqrt(variance.astype("f8") + EPSILON)
+    assert value.dtype == bfloat16
+    assert (np.abs(value.astype("f8") - wanted) <= 2.0**-8 * (np.abs(wanted) + 1e-3)).all()
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])

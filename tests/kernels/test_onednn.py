@@ -7,8 +7,8 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import KernelError
-from hpcflow.graph.dtypes import bfloat16
-from hpcflow.kernels import kernel_registry, onednn_library
+from hpcflow.graph.dtypes import as_dtype, bfloat16
+from hpcflow.kernels import half_precision, kernel_registry, onednn_library
 from hpcflow.platform.cpu_threads import chosen_threads as chosen_threads
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -167,6 +167,40 @@ def test_16_bit_floats_are_computed_in_float32_and_rounded_once(dtype):
     wide = both("Conv", conv_attrs(), [x.astype("f4"), w.astype("f4")])[1]
     rounded = wide.astype(dtype)
     assert np.array_equal(value.view("u2"), rounded.view("u2"))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bit_floats_are_the_librarys_where_the_cpu_multiplies_them(dtype, monkeypatch):
+    """Then no array is widened; elsewhere the library gets float32 copies."""
+    kind = as_dtype(dtype)
+    rng = np.random.default_rng(7)
+    x, w = (drawn(rng, *shape).astype(kind) for shape in ((2, 9, 9, 8), (3, 3, 8, 16)))
+    a, b = drawn(rng, 70, 130).astype(kind), drawn(rng, 130, 180).astype(kind)
+    turns = {"transpose_a": False, "transpose_b": False}
+    there = {False, onednn_library.computes(dtype)}
+    for type, attrs, inputs in (("Conv", conv_attrs(), [x, w]), ("MatMul", turns, [a, b])):
+        for instructions in there:
+            known = {"float32", dtype} if instructions else {"float32"}
+            monkeypatch.setattr(onednn_library, "computes", known.__contains__)
+            choice, node = chosen(type, attrs, inputs)
+            widens = []
+            monkeypatch.setattr(half_precision, "_widen_arrays", recorded(widens))
+            value = run(choice, node, inputs)
+            assert choice.kernel.provider == "onednn" and value.dtype == kind
+            assert bool(widens) is not instructions
+            wide = both(type, attrs, [i.astype("f4") for i in inputs])[2]
+            close(value, wide, tolerance=2.0**-8)
+
+
+def recorded(calls):
+    """`_widen_arrays`, which also notes its calls."""
+    original = half_precision._widen_arrays
+
+    def widen(*arguments):
+        calls.append(arguments)
+        return original(*arguments)
+
+    return widen
 
 
 def test_sizes_that_only_the_step_knows():

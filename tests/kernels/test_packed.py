@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import onednn_library
@@ -32,24 +33,26 @@ def call(type, attrs, inputs, plain):
     node = KernelNode(type, attrs, specs, lookup_op(type).infer(specs, attrs))
     choice = choose_kernel(node, "cpu", kernel_preferences())
     row = find_plain_kernel(type, "cpu") if plain else choice.kernel
-    out = np.full(node.outputs[0].shape, np.nan, "f4")
+    out = np.full(node.outputs[0].shape, np.nan, node.outputs[0].dtype)
     row.make(np, node)(*inputs, out)
     return out, row.provider
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-6), ("bfloat16", 2**-8)])
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(
     "rows, summed, columns",
     [(32, 512, 2048), (7, 64, 64), (1, 128, 256), (32, 48, 80), (5, 33, 17), (3, 1, 64)],
 )
-def test_products_with_packed_weights(rows, summed, columns, turned, plain):
+def test_products_with_packed_weights(rows, summed, columns, turned, plain, dtype, tolerance):
     a, w = normal(rows, summed), normal(*((columns, summed) if turned else (summed, columns)))
+    a, w = a.astype(as_dtype(dtype)), w.astype(as_dtype(dtype))
     attrs = {"transpose_b": turned, "rows": rows}
     packed, packs = call("Packed", attrs, [w], plain)
     out, takes = call("PackedMatMul", attrs, [a, packed], plain)
     assert packs == takes  # what one makes the other can read
-    close(out, a.astype("f8") @ (w.T if turned else w).astype("f8"))
+    close(out.astype("f8"), a.astype("f8") @ (w.T if turned else w).astype("f8"), tolerance)
 
 
 @pytest.mark.skipif(bool(onednn_library.absent()), reason="oneDNN is not installed")

@@ -90,6 +90,34 @@ def test_reductions_of_rows_are_in_float32() -> None:
     assert "Fused" in types
 
 
+def test_sums_of_columns_are_in_float32() -> None:
+    """Added up in bfloat16, 4,000 ones would be 256."""
+    ones = np.ones((4000, 24), bfloat16)
+
+    def body(context: RankContext) -> list[np.ndarray]:
+        x = hf.placeholder(hf.bfloat16, ones.shape)
+        y = x * x
+        fetched = [hf.reduce_sum(y, 0), hf.reduce_sum(y, 0, keepdims=True), y]
+        with hf.Session(context=context) as session:
+            return session.run(fetched, {x: ones})
+
+    ((flat, kept, _),) = run_ranks(1, body)
+    assert flat.dtype == kept.dtype == bfloat16 and kept.shape == (1, 24)
+    assert (flat.astype("f4") == 4000).all() and (kept.astype("f4") == 4000).all()
+
+
+def test_a_sum_of_columns_is_in_the_loop_of_what_it_sums() -> None:
+    def build(x: Any, row: Any) -> list[Any]:
+        return [hf.reduce_sum(x[3:] * row, 0)]
+
+    (sums,), types = computed(build)
+    part = X[3:].astype("f8") * ROW.astype("f8")
+    assert (np.abs(sums.astype("f8") - part.sum(0)) <= 2.0**-8 * np.abs(part).sum(0)).all()
+    assert "Fused" in types and not {"Sum", "Mul"} & types
+    (exact,), types = computed(build, exact=True)
+    assert "Fused" not in types and exact.dtype == bfloat16
+
+
 def test_exact_rounds_after_each_operation() -> None:
     def build(x: Any, row: Any) -> list[Any]:
         return [x * row + row]

@@ -130,7 +130,7 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
         mapping = None if exact else _rowwise_mapping(node, shapes, outputs)
         if mapping is None or (mapping.cols and not 1 < mapping.cols[-1] <= LONGEST):
             return None
-        if BFLOAT16 in storage and ROW in mapping.outputs:
+        if BFLOAT16 in storage[len(inputs) :] and ROW in mapping.outputs:
             return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
         return mapping if {*types[:1], *types[len(inputs) :]} == {"float"} else None
