@@ -67,6 +67,14 @@ def sums_of_gradients(dtype: str) -> str:
     return _kernel(b)
 
 
+def sums(dtype: str) -> str:
+    """The kernel of x and `parts` [1, outer, blocks, lanes]: sums over the rows of each block."""
+    b = _Writer(("%x", PARTS), dtype)
+    with b.each_block() as block:
+        b.accumulate(block, block.parts[:1], lambda x, _: x)
+    return _kernel(b)
+
+
 def normalized(dtype: str) -> str:
     """The kernel of x, mean, scale and y: y = (x - mean) scale; mean and scale [outer, lanes]."""
     b = _Writer(("%x", "%mean", "%scale", "%out"), dtype)

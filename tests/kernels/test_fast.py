@@ -136,6 +136,19 @@ def _normalization(data: st.DataObject, type: str) -> Case:
     return Case(attrs, [x, array(data, *sizes, dtype=x.dtype), variance])
 
 
+@case("Sum", "Mean", "SumToShape")
+def _reduction(data: st.DataObject, type: str) -> Case:
+    """Over axes in the middle, or over the first ones, perhaps with a last one."""
+    kept, rows, inner = number(data, 2, 40), number(data, 300, 900), number(data, 1, 3)
+    sizes, axes = (number(data, 2, 12), 3, rows, kept, inner), (1, 2, 4)
+    if chance(data):
+        sizes, axes = (number(data, 2, 12), rows, 3 * kept), (0, 1)
+    x = array(data, *sizes, dtype=data.draw(st.sampled_from(["f4", "f8", bfloat16])))
+    if type == "SumToShape":
+        return Case({"shape": tuple(1 if i in axes else n for i, n in enumerate(sizes))}, [x])
+    return Case({"axis": axes, "keepdims": chance(data)}, [x])
+
+
 @case("Conv", "ConvBias", "ConvInputGrad", "ConvFilterGrad")
 def _convolution(data: st.DataObject, type: str) -> Case:
     first, groups = chance(data) and type != "ConvBias", number(data, 1, 3)

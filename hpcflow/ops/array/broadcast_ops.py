@@ -74,6 +74,7 @@ op(
     grad=_sum_to_back,
     identity="if_specs_equal",
     sums=True,
+    kernels="broadcast_kernels kernels.llvm_reduction",
 )
 
 

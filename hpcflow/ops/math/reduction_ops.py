@@ -64,6 +64,9 @@ def _reduce(type: str, kinds: str, value: Any) -> Infer:
     return infer
 
 
+_KERNELS = "reduction_kernels kernels.llvm_reduction"
+
+
 def _reduction(
     type: str, kinds: str, grad: Any, doc: str, value: Any = None, **facts: Any
 ) -> ReductionFunction:
@@ -152,7 +155,7 @@ op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
 op("ProdGrad", infer=_like_second, grad=_NO_SECOND_GRADIENT)
 
 reduce_sum = _reduction(
-    "Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum, sums=True
+    "Sum", "iufc", _spread("SumGrad"), "The sum over `axis`.", np.sum, sums=True, kernels=_KERNELS
 )
 reduce_mean = _reduction(
     "Mean",
@@ -160,6 +163,7 @@ reduce_mean = _reduction(
     _spread("MeanGrad"),
     "The mean over `axis`: NaN over no elements; of integers cut towards zero, and 0 over none.",
     sums=True,
+    kernels=_KERNELS,
 )
 reduce_prod = _reduction("Prod", "iufc", _prod, "The product over `axis`.", np.prod)
 reduce_max = _reduction(

@@ -1,0 +1,97 @@
+"""Generated kernels of sums and means over other axes than the last ones.
+
+Such a reduction is in the loop of its neighbours where they have the rows of one array
+(`lowering/fusion`); these kernels serve the others, as a mean over height and width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.codegen import normalization_codegen
+from hpcflow.codegen.kernel_cache import builtin
+from hpcflow.codegen.python_call_abi import as_contiguous
+from hpcflow.kernels.kernel_registry import KernelNode, fast
+from hpcflow.kernels.llvm_normalization import COMPUTED, Layout, layout_of
+
+LEAST_ELEMENTS = 1 << 14
+SHARES = 8  # samples that keep all threads busy without blocks of rows
+FEW_ROWS = 4096  # more are summed in blocks, which rounds less
+
+
+def _axes(node: KernelNode) -> tuple[int, ...]:
+    """The axes that are summed; they may be counted from the last one."""
+    shape = node.inputs[0].shape
+    if node.type != "SumToShape":
+        axis = node.attrs["axis"]
+        return tuple(range(len(shape)) if axis is None else np.atleast_1d(axis).tolist())
+    result = node.outputs[0].shape
+    padded = (1,) * (len(shape) - len(result)) + tuple(result)
+    return tuple(i for i, n in enumerate(shape) if n != padded[i])
+
+
+def _layout(node: KernelNode) -> Layout | None:
+    spec = node.inputs[0]
+    layout = layout_of(spec.shape, _axes(node), spec.dtype.itemsize)
+    if layout is not None and layout.outer >= SHARES and layout.rows <= FEW_ROWS:
+        layout = layout._replace(blocks=1)
+    return layout
+
+
+def _refuses(node: KernelNode) -> str:
+    x, out = node.inputs[0], node.outputs[0]
+    if any(s.shape is None or None in s.shape for s in (x, out)):
+        return "its sizes are known only in the step"
+    if x.dtype.name not in COMPUTED or out.dtype != x.dtype:
+        return f"elements of {x.dtype}, a result of {out.dtype}"
+    if np.prod(x.shape) < LEAST_ELEMENTS:
+        return "it has few elements"
+    return "" if _layout(node) is not None else "it sums over last axes, or few numbers at a time"
+
+
+def _is_whole(layout: Layout) -> bool:
+    """Whether the sums of the lanes are the results."""
+    return layout.blocks * layout.sides * layout.inner == 1
+
+
+def _scratch(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
+    layout, dtype = _layout(node), COMPUTED[node.inputs[0].dtype.name]
+    if layout is None or (_is_whole(layout) and dtype == node.inputs[0].dtype):
+        return []
+    return [(dtype, layout.parts[1:])]
+
+
+def _reduction(type: str) -> None:
+    @fast("llvm", type, "out", on="cpu", refuses=_refuses, scratch=_scratch)
+    def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
+        layout, name = _layout(node), node.inputs[0].dtype.name
+        assert layout is not None
+        sums = builtin(normalization_codegen.sums(name))
+        count = COMPUTED[name].type(layout.rows * layout.sides * layout.inner)
+        divides, direct = node.type == "Mean", not _scratch(node)
+        grouped = (layout.outer, layout.blocks, layout.sides, layout.kept, layout.inner)
+        shape = (layout.outer, layout.kept)
+
+        def run(x: Any, *more: Any, room: Any = ()) -> None:
+            out = more[-1].reshape(shape)
+            x = as_contiguous(x).reshape(layout.array)
+            if direct:
+                sums(x, out.reshape(1, *shape[:1], 1, layout.lanes))
+                total = out
+            else:
+                parts = room[0] if room else np.empty(layout.parts[1:], COMPUTED[name])
+                sums(x, parts[None])
+                total = parts.reshape(grouped).sum(axis=(1, 2, 4))
+            if divides:
+                np.true_divide(total, count, out=total)
+            if total is not out:
+                out[...] = total
+
+        return run
+
+
+for _type in ("Sum", "Mean", "SumToShape"):
+    _reduction(_type)
