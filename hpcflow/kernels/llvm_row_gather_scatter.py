@@ -19,6 +19,7 @@ from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import ShapeError
 from hpcflow.kernels.kernel_registry import KernelNode, TiledUpdate, fast
 from hpcflow.ops.array.gather_kernels import SCATTER_BLOCK, check_indices
+from hpcflow.ops.array.segment_kernels import empty_result
 from hpcflow.ops.variables.sparse_row_update_kernels import (
     UFUNCS,
     check_rows,
@@ -152,7 +153,7 @@ def _gather_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return run
 
 
-def _segments(kind: str, update_kind: str, empty: int) -> None:
+def _segments(kind: str, update_kind: str) -> None:
     def refuses(node: KernelNode) -> str:
         if node.inputs[1].shape is None:
             return "indices of unknown rank"
@@ -168,9 +169,10 @@ def _segments(kind: str, update_kind: str, empty: int) -> None:
             update_kind, dtype.name, node.inputs[1].dtype.name, 0, lines, skips=True
         )
         change = builtin(text)
+        empty = node.attrs.get("empty", empty_result(UFUNCS[update_kind], dtype))
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
-            out.fill(empty)
+            out.fill(empty)  # of Max and Min it is finite: the result for infinities alone, too
             data = data.reshape((*ids.shape, *out.shape[1:]))
             if change(out, as_contiguous(ids), as_contiguous(data)):
                 check_indices(np, ids[ids >= 0], out.shape[0], "segment number")
@@ -178,8 +180,8 @@ def _segments(kind: str, update_kind: str, empty: int) -> None:
         return run
 
 
-_segments("Sum", "Add", 0)
-_segments("Prod", "Mul", 1)
+for _kind, _update in (("Sum", "Add"), ("Prod", "Mul"), ("Max", "Max"), ("Min", "Min")):
+    _segments(_kind, _update)
 
 
 def _no_sum(node: KernelNode) -> str:

@@ -41,7 +41,7 @@ def grouped(xp: Any, name: str, rows: Any, ids: Any, out: Any) -> None:
         out[places] = ufunc(out[places], rows[starts[longer] + i])
 
 
-def _empty(name: str, dtype: Any) -> Any:
+def empty_result(name: str, dtype: Any) -> Any:
     """The result of a reduction of no rows."""
     if name in ("add", "multiply"):
         return name == "multiply"
@@ -72,7 +72,7 @@ def _segments(kind: str, name: str) -> None:
 
     @kernel(f"UnsortedSegment{kind}", "out", uncaptured=READS_VALUES)
     def make_unsorted(xp: Any, node: KernelNode) -> Callable[..., Any]:
-        empty = node.attrs.get("empty", _empty(name, node.outputs[0].dtype))
+        empty = node.attrs.get("empty", empty_result(name, node.outputs[0].dtype))
 
         def run(data: Any, ids: Any, num: Any, out: Any) -> None:
             out.fill(empty)

@@ -146,14 +146,14 @@ def _prod_back(op: Operation, g: Tensor) -> list[Any]:
 
 _LLVM = "segment_kernels kernels.llvm_row_gather_scatter"
 _KINDS = {
-    "Sum": ("iufc", _sum_back, _LLVM),
-    "Prod": ("iufc", _prod_back, _LLVM),
-    "Max": ("iuf", _extreme_back, ""),
-    "Min": ("iuf", _extreme_back, ""),
+    "Sum": ("iufc", _sum_back),
+    "Prod": ("iufc", _prod_back),
+    "Max": ("iuf", _extreme_back),
+    "Min": ("iuf", _extreme_back),
 }
-for _kind, (_kinds, _back, _kernels) in _KINDS.items():
+for _kind, (_kinds, _back) in _KINDS.items():
     op(f"Segment{_kind}", infer=_sorted(_kinds), grad=_back)
-    op(f"UnsortedSegment{_kind}", infer=_unsorted(_kinds), grad=_back, kernels=_kernels)
+    op(f"UnsortedSegment{_kind}", infer=_unsorted(_kinds), grad=_back, kernels=_LLVM)
 
 
 # -- public functions
