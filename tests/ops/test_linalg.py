@@ -32,6 +32,33 @@ def test_a_triangle_of_several_blocks() -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("n", [16, 17, 64, 65, 200])
+@pytest.mark.parametrize("kind", ["f4", "f8", "c16"])
+def test_triangular_solves_of_blocks_are_as_exact_as_lapacks(n, kind):
+    """Rows of a covariance, whose factor is nearly singular; the other triangle is not read."""
+    rng = np.random.default_rng(n)
+    x = np.sort(rng.random((2, n)), -1)
+    covariance = np.exp(-((x[:, :, None] - x[:, None]) ** 2)) + 1e-6 * np.eye(n)
+    triangle = np.linalg.cholesky(covariance).astype(kind)
+    b = rng.standard_normal((2, n, 3)).astype(kind)
+    for lower in (True, False):
+        a = triangle if lower else np.ascontiguousarray(triangle.swapaxes(-1, -2))
+        spoiled = np.where((np.tri(n) if lower else np.tri(n).T) > 0, a, np.nan)
+        for turn in (False, True):
+            got = evaluate(hf.matrix_triangular_solve(spoiled, b, lower, turn))
+            wide = (a.conj().swapaxes(-1, -2) if turn else a).astype("c16")
+            left = np.abs(wide @ got - b)
+            scale = np.abs(wide) @ np.abs(got) + np.abs(b)
+            assert (left <= 200 * np.finfo(kind).eps * scale).all()
+
+
+def test_a_singular_triangle_is_an_error_in_any_block():
+    a = np.tril(np.ones((100, 100), "f4"))
+    a[90, 90] = 0
+    with pytest.raises(hf.errors.NumericError, match="Singular"):
+        evaluate(hf.matrix_triangular_solve(a, np.ones((100, 1), "f4")))
+
+
 def test_solving_by_the_cholesky_factor() -> None:
     x = random(2, 4, 4)
     a, b = x @ x.swapaxes(1, 2) + np.eye(4), random(2, 4, 3, seed=1)
