@@ -437,12 +437,21 @@ def _plain(word: str) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f"PATH/{path.name}"
 
 
+# Flags of a CPU on which the speed of products and of 16-bit floats depends.
+INSTRUCTIONS = ("avx2", "f16c", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16")
+
+
 def host_facts() -> dict[str, Any]:
     """What a reader must know of the machine."""
+    said = dict[str, str]()  # of the last core
     with open("/proc/cpuinfo") as lines:
-        names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        for line in lines:
+            name, _, value = line.partition(":")
+            said[name.strip()] = value.strip()
+    flags = said.get("flags", "").split()
     return {
-        "cpu": names[0] if names else platform.processor(),
+        "cpu": said.get("model name", platform.processor()),
+        "instructions": [flag for flag in INSTRUCTIONS if flag in flags],
         "cores": len(os.sched_getaffinity(0)),
         "kernel": platform.release(),
         "load_after": os.getloadavg()[0],

@@ -37,7 +37,8 @@ def facts(record: dict[str, Any]) -> str:
     if record.get("commit"):
         stack = f"hpcflow at {record['commit']}, {stack}"
     when = f"{host['date']}, load {host['load_before']:.1f}"
-    return f"`{record['command']}`\n\n{host['cpu']}, {host['cores']} cores, {when}; {stack}."
+    cpu = " ".join([host["cpu"], *(f"({' '.join(i)})" for i in [host.get("instructions")] if i)])
+    return f"`{record['command']}`\n\n{cpu}, {host['cores']} cores, {when}; {stack}."
 
 
 def block(name: str, record: dict[str, Any]) -> str:
@@ -67,6 +68,21 @@ def steps(record: dict[str, Any]) -> str:
     return "\n\n".join([head, text.times(record, table), text.agreement(record), *absent(record)])
 
 
+def second_nets(record: dict[str, Any]) -> str:
+    """Ratios to the best peer, and times, of the networks of nets2."""
+    ratios = [check_cells(row) for row in record["checks"] if ": losses" not in row["figure"]]
+    nets = list(dict.fromkeys(row["case"] for row in record["rows"]))
+    return "\n\n".join(
+        [
+            table(["network", "ratio (of minima)", "target", ""], ratios),
+            "Milliseconds of a step, the least in parentheses:",
+            text.times(record, table, nets),
+            text.agreement(record),
+            *absent(record),
+        ]
+    )
+
+
 def absent(record: dict[str, Any]) -> list[str]:
     return [f"Absent: {name} ({why})." for name, why in record["absent"].items()]
 
@@ -82,6 +98,7 @@ def classes(record: dict[str, Any]) -> str:
 SHOWS: dict[str, Callable[[Any], str]] = {
     "training_step": lambda record: f"{text.ratios(RESULTS, table)}\n\n{steps(record)}",
     "training_step_2": lambda record: steps(record),
+    **{f"nets2{how}": second_nets for how in ("", "_2", "_unknown", "_unknown_2")},
     "growth": classes,
     "step_profile": lambda record: step_profile.show(record, table),
 }

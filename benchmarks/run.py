@@ -43,6 +43,15 @@ PLAN = (
     Benchmark("step_start", "step_start.py --rounds 2", ALL),
     Benchmark("training_step", "training_step.py --rounds 1 --repeats 5", ALL),
     Benchmark("training_step_2", "training_step.py --threads 2 --rounds 1 --repeats 5", ALL),
+    *(
+        Benchmark(f"nets2{name}", f"nets2/run.py{options} --rounds 1 --repeats 5", ALL)
+        for name, options in (
+            ("", ""),
+            ("_2", " --threads 2"),
+            ("_unknown", " --unknown-batch"),
+            ("_unknown_2", " --unknown-batch --threads 2"),
+        )
+    ),
     Benchmark("step_profile", "step_profile.py --threads 1 2"),
     Benchmark("before_after", "before_after.py"),
     Benchmark("busy_neighbour", "busy_neighbour.py --rounds 2 --repeats 3"),

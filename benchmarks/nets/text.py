@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nets.contest import OURS, PEERS
@@ -105,14 +105,14 @@ def reason(one: Record, best: float) -> str:
     return "; ".join(said)
 
 
-def times(record: Record, table: Table) -> str:
+def times(record: Record, table: Table, among: Iterable[str] = NETS) -> str:
     """Medians, minima in parentheses: a line for each network, a column for each contender."""
     cell = {
         (row["case"], row["contender"]): f"{row['median']:.4g} ({row['min']:.4g})"
         for row in record["rows"]
     }
     names = [OURS, *PEERS]
-    nets = [net for net in NETS if (net, OURS) in cell]
+    nets = [net for net in among if (net, OURS) in cell]
     lines = [[net, *(cell.get((net, name), "") for name in names)] for net in nets]
     return table(["network", *names], lines)
 
