@@ -254,8 +254,13 @@ def kernel_preferences(
 def choose_kernel(
     node: KernelNode, kind: str, preferences: KernelPreferences, xp: bool = True
 ) -> KernelChoice:
-    """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`."""
+    """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`.
+
+    A user-defined kernel is the best.
+    """
     _load(node.type)
+    if are_own([node.type], [kind]):
+        return KernelChoice(find_plain_kernel(node.type, kind, xp))
     refused: list[tuple[str, str]] = []
     rows = _FAST.get((node.type, kind), {})
     for name in preferences.providers:

@@ -31,6 +31,7 @@ FORWARD, DIRECT = 64, 1  # propagation kind: forward training; the algorithm
 MIN_CHANNELS = (
     5  # channels: fewer leave blocks of sixteen mostly empty, and the gradient slower than gemm
 )
+WHOLE_CHANNELS = 8  # of 16 bits
 Sizes = tuple[int, ...]
 
 
@@ -267,15 +268,36 @@ def no_fast_one(make: Callable[[], OnednnHandle]) -> str:
     return "oneDNN has no fast implementation for it" if name.startswith("ref") else ""
 
 
+_FILTERS = {"Conv": 1, "ConvInputGrad": 1, "ConvFilterGrad": 2}  # among two inputs and the output
+
+
 def _refuses(kind: str) -> Callable[[KernelNode], str]:
     def refuses(node: KernelNode) -> str:
-        specs, of = [*node.inputs, node.outputs[0]], _geometry(node)
-        why = unsupported_reason(specs, len(of.strides), halves=True) or ungrouped(of)
+        specs, of = [*node.inputs[:2], node.outputs[0]], _geometry(node)
+        bias = [node.inputs[2]] if node.type == "ConvBias" else []  # of others it is a shape
+        why = unsupported_reason([*specs, *bias], len(of.strides), halves=True) or ungrouped(of)
+        why = why or _reads_neighbours(of, specs[_FILTERS[kind]].shape)
         if why or not sizes_known(specs):
             return why
-        return _slow(kind, of, *(tuple(s.shape) for s in (*specs[:2], specs[-1])))
+        return _slow(kind, of, *(tuple(s.shape) for s in specs))
 
     return refuses
+
+
+def _reads_neighbours(params: ConvolutionGeometry, filters: Sequence[int | None] | None) -> str:
+    """Why NaN and infinities might spread with the tile instructions of 16-bit floats, "" if not.
+
+    They read the channels of a pixel in groups, and behind a pixel of few channels those of the
+    next pixel, times weights of 0.
+    """
+    if params.dtype == onednn_library.FLOAT or filters is None:
+        return ""
+    counts = [
+        n if n is None else n * groups
+        for n, groups in zip(filters[-2:], (params.groups, 1), strict=True)
+    ]
+    narrow = any(n is None or n < WHOLE_CHANNELS for n in counts)
+    return f"fewer than {WHOLE_CHANNELS} channels of 16 bits" if narrow else ""
 
 
 @functools.lru_cache(maxsize=1024)

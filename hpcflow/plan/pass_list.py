@@ -10,7 +10,7 @@ from typing import Any
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.fusion.bfloat16_sums import sum_in_float32
+from hpcflow.lowering.fusion.half_precision_sums import sum_in_float32
 from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
 from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise
 from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
@@ -587,7 +587,7 @@ PASSES = (
         generates=True,
     ),
     _fusion(
-        "bfloat16_sums",
+        "half_precision_sums",
         "A generated loop adds rows up in its result, which must have the digits of the sum.",
         "Sums of bfloat16 over leading axes give float32, which a Cast rounds.",
         lambda part, of: sum_in_float32(part, of.target.exact),

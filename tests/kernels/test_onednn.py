@@ -8,7 +8,9 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import KernelError
 from hpcflow.graph.dtypes import as_dtype, bfloat16
+from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import half_precision, kernel_registry, onednn_library
+from hpcflow.kernels.kernel_registry import KernelNode, choose_kernel, kernel_preferences
 from hpcflow.platform.cpu_threads import chosen_threads as chosen_threads
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -190,6 +192,25 @@ def test_16_bit_floats_are_the_librarys_where_the_cpu_multiplies_them(dtype, mon
             assert bool(widens) is not instructions
             wide = both(type, attrs, [i.astype("f4") for i in inputs])[2]
             close(value, wide, tolerance=2.0**-8)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 6, 8, 17])
+def test_a_nan_in_bfloat16_stays_in_its_windows(channels):
+    """Tiles of few channels hold those of the next pixel, too."""
+    x, w = np.ones((1, 8, 8, channels), bfloat16), np.ones((3, 3, channels, 16), bfloat16)
+    x[0, 4, 4, 0] = np.nan
+    provider, value, plain = both("Conv", conv_attrs(), [x, w])
+    assert provider == "onednn"
+    assert np.array_equal(np.isnan(value.astype("f4")), np.isnan(plain.astype("f4")))
+
+
+def test_a_shape_that_only_the_step_knows_is_no_array_of_the_library():
+    g, w = np.ones((2, 6, 6, 8), "f4"), np.ones((3, 3, 4, 8), "f4")
+    attrs = {**conv_attrs(), "shape": None}
+    specs = [Spec(g.dtype, (None, 6, 6, 8)), Spec(w.dtype, w.shape), Spec(np.dtype("i4"), (4,))]
+    out = Spec(g.dtype, (None, 6, 6, 4))
+    node = KernelNode("ConvInputGrad", attrs, specs, [out])
+    assert choose_kernel(node, "cpu", kernel_preferences()).kernel.provider == "onednn"
 
 
 def recorded(calls):

@@ -59,6 +59,15 @@ def test_a_singular_triangle_is_an_error_in_any_block():
         evaluate(hf.matrix_triangular_solve(a, np.ones((100, 1), "f4")))
 
 
+def test_a_triangle_whose_inverse_overflows() -> None:
+    tiny = np.eye(20, dtype="f4") * np.float32(1e-30)
+    tiny[1, 0] = 1e10
+    b = np.zeros((20, 1), "f4")
+    b[1] = 1e-30
+    got = evaluate(hf.matrix_triangular_solve(tiny, b))
+    assert got[1] == 1 and not got[2:].any()
+
+
 def test_solving_by_the_cholesky_factor() -> None:
     x = random(2, 4, 4)
     a, b = x @ x.swapaxes(1, 2) + np.eye(4), random(2, 4, 3, seed=1)

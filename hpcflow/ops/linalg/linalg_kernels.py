@@ -12,7 +12,7 @@ from hpcflow.errors import NumericError
 from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS, CALLS_CUSOLVER
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
-BLOCK, LEAF = 64, 16  # of triangular matrices: LEAF is inverted by LAPACK, the rest by products
+BLOCK = 64  # block size of triangular solves; the rest are matrix products
 
 
 def call_linalg(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -69,60 +69,21 @@ def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("MatrixTriangularSolve", "out", uncaptured=CALLS_CUBLAS)
 def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    """Block by block, with the inverses of the diagonal blocks, so that all work is products.
-
-    J. Du Croz, N. Higham, *Stability of methods for matrix inversion*, IMA J. Numer. Anal. 1992.
-    """
-    turn = node.attrs["adjoint"]
-    lower = node.attrs["lower"] != turn
+    lower, turn = node.attrs["lower"], node.attrs["adjoint"]
 
     def run(a: Any, b: Any, out: Any) -> None:
         a, b = _joined(xp, adjoint(a) if turn else a, b)
-        if a.shape[-1] <= LEAF:
-            triangle = xp.tril(a) if lower else xp.triu(a)
-            xp.copyto(out, call_linalg(xp.linalg.solve, triangle, b))
-            return
+        n = a.shape[-1]
+        cut = xp.tril if lower != turn else xp.triu
+        blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
         xp.copyto(out, b)
-        blocks = _blocks(a.shape[-1])
-        inverses = _block_inverses(xp, a, blocks, lower)
-        for k, here in enumerate(blocks) if lower else reversed(list(enumerate(blocks))):
-            solved = slice(None, here.start) if lower else slice(here.stop, None)
-            rest = out[..., here, :] - xp.matmul(a[..., here, solved], out[..., solved, :])
-            size = here.stop - here.start
-            out[..., here, :] = xp.matmul(inverses[..., k, :size, :size], rest)
+        for here in blocks if lower != turn else reversed(blocks):
+            solved = slice(None, here.start) if lower != turn else slice(here.stop, None)
+            out[..., here, :] -= xp.matmul(a[..., here, solved], out[..., solved, :])
+            square = cut(a[..., here, here])
+            out[..., here, :] = call_linalg(xp.linalg.solve, square, out[..., here, :])
 
     return run
-
-
-def _blocks(n: int) -> list[slice]:
-    return [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
-
-
-def _block_inverses(xp: Any, a: Any, blocks: list[slice], lower: bool) -> Any:
-    """The inverses [..., block, BLOCK, BLOCK] of the triangular diagonal blocks of `a`."""
-    squares = xp.zeros((*a.shape[:-2], len(blocks), BLOCK, BLOCK), a.dtype)
-    squares[...] = xp.eye(BLOCK, dtype=a.dtype)  # a short block is completed by ones
-    for k, here in enumerate(blocks):
-        size = here.stop - here.start
-        squares[..., k, :size, :size] = a[..., here, here]
-    return _triangular_inverse(xp, xp.tril(squares) if lower else xp.triu(squares), lower)
-
-
-def _triangular_inverse(xp: Any, a: Any, lower: bool) -> Any:
-    """The inverse of triangular matrices of BLOCK rows: of the halves, then of what joins them."""
-    n = a.shape[-1]
-    if n <= LEAF:
-        return call_linalg(xp.linalg.inv, a)
-    first, last = slice(None, n // 2), slice(n // 2, None)
-    halves = xp.stack([a[..., first, first], a[..., last, last]])
-    above, below = _triangular_inverse(xp, halves, lower)
-    inverse = xp.zeros_like(a)
-    inverse[..., first, first], inverse[..., last, last] = above, below
-    if lower:
-        inverse[..., last, first] = -xp.matmul(below, xp.matmul(a[..., last, first], above))
-    else:
-        inverse[..., first, last] = -xp.matmul(above, xp.matmul(a[..., first, last], below))
-    return inverse
 
 
 # -- matrix exponential: Pade approximant of order 13 with scaling (N. Higham, SIMAX 26 (2005) 1179)
