@@ -52,13 +52,14 @@ def play(
 ) -> None:
     """All that can train the network."""
     unknown = ["--unknown-batch"] if arguments.unknown_batch else []
+    peers = [peer for peer in PEERS if peer not in arguments.without]
 
     def options(contender: str) -> list[object]:
         losses = contest.losses_file(folder, name, contender)
         return ["--file", file, "--losses", losses, *unknown]
 
     cup.play(
-        contest.contenders(__file__, name, arguments, PEERS, options),
+        contest.contenders(__file__, name, arguments, peers, options),
         arguments.rounds,
         arguments.repeats,
     )
@@ -92,6 +93,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--module", type=pathlib.Path, help="the file of a network, not these")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--unknown-batch", action="store_true", help="JAX knows it nevertheless")
+    parser.add_argument("--without", nargs="+", default=[], choices=PEERS, help="peers left out")
     parser.add_argument("--file", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--losses", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()
