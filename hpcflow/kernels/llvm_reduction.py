@@ -58,10 +58,13 @@ def _is_whole(layout: Layout) -> bool:
 
 
 def _scratch(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
+    """The sums of blocks, and of 16-bit floats the results before they are rounded."""
     layout, dtype = _layout(node), COMPUTED[node.inputs[0].dtype.name]
-    if layout is None or (_is_whole(layout) and dtype == node.inputs[0].dtype):
+    if layout is None:
         return []
-    return [(dtype, layout.parts[1:])]
+    rounds = dtype != node.inputs[0].dtype
+    parts = [] if _is_whole(layout) and not rounds else [(dtype, layout.parts[1:])]
+    return [*parts, *([(dtype, (layout.outer, layout.kept))] if rounds else [])]
 
 
 def _reduction(type: str) -> None:
@@ -71,22 +74,19 @@ def _reduction(type: str) -> None:
         assert layout is not None
         sums = builtin(normalization_codegen.sums(name))
         count = COMPUTED[name].type(layout.rows * layout.sides * layout.inner)
-        divides, direct = node.type == "Mean", not _scratch(node)
+        divides, arrays = node.type == "Mean", _scratch(node)
         grouped = (layout.outer, layout.blocks, layout.sides, layout.kept, layout.inner)
-        shape = (layout.outer, layout.kept)
 
         def run(x: Any, *more: Any, room: Any = ()) -> None:
-            out = more[-1].reshape(shape)
+            out = more[-1].reshape(layout.outer, layout.kept)
             x = as_contiguous(x).reshape(layout.array)
-            if direct:
-                sums(x, out.reshape(1, *shape[:1], 1, layout.lanes))
-                total = out
-            else:
-                parts = room[0] if room else np.empty(layout.parts[1:], COMPUTED[name])
-                sums(x, parts[None])
-                total = parts.reshape(grouped).sum(axis=(1, 2, 4))
+            held: list[Any] = [*(room or [np.empty(shape, kind) for kind, shape in arrays]), out]
+            parts, total = held[0], held[min(1, len(held) - 1)]
+            sums(x, parts.reshape(1, *layout.parts[1:]))
+            if parts is not total:
+                np.add.reduce(parts.reshape(grouped), (1, 2, 4), None, total)
             if divides:
-                np.true_divide(total, count, out=total)
+                np.true_divide(total, count, total)
             if total is not out:
                 out[...] = total
 

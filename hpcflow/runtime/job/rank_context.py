@@ -20,6 +20,7 @@ from hpcflow.lowering.kernel_metadata import LoweredPartition
 from hpcflow.plan.distribution.sync_program_split import rule_attributes
 from hpcflow.plan.ir.program import Plan
 from hpcflow.platform import cpu_threads, rank_logging
+from hpcflow.platform.heap import keep_freed_memory
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.memory_accounting import ExpectedMemory, memory_report
 from hpcflow.runtime.device.shared_arena import ArenaLeases
@@ -89,6 +90,7 @@ class RankContext(RankRole):
     ) -> None:
         """As of `Rank`. With `on_plan` steps are planned and passed to it, but do not run."""
         kernel_cache.use(settings.kernel_cache)
+        keep_freed_memory()
         super().__init__(settings, world, crowded, crowded_hosts, simulated_ranks)
         self.expected, self.counts, self.plans = (
             ExpectedMemory(),

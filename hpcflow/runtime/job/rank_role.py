@@ -21,7 +21,6 @@ from hpcflow.kernels.kernel_registry import kernel_preferences
 from hpcflow.monitoring.failure_detector import set_next_advice
 from hpcflow.plan.distribution.task_assignment import TaskAssignment, assign_tasks
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.platform.heap import keep_freed_memory
 from hpcflow.ps import sync_rules
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
@@ -58,7 +57,6 @@ class RankRole:
 
         With `simulated_ranks` it is rank 0 of a job of so many ranks that is only planned.
         """
-        keep_freed_memory()
         self.settings, self.world = settings, world
         self.rank, self.size = (world.rank, world.size) if world else (0, simulated_ranks or 1)
         self.hosts: tuple[str, ...] = world.hosts if world else (os.uname().nodename,)
