@@ -37,8 +37,8 @@ def facts(record: dict[str, Any]) -> str:
     if record.get("commit"):
         stack = f"hpcflow at {record['commit']}, {stack}"
     when = f"{host['date']}, load {host['load_before']:.1f}"
-    cpu = " ".join([host["cpu"], *(f"({' '.join(i)})" for i in [host.get("instructions")] if i)])
-    return f"`{record['command']}`\n\n{cpu}, {host['cores']} cores, {when}; {stack}."
+    cpu = [host["cpu"], " ".join(host.get("instructions", [])), f"{host['cores']} cores", when]
+    return f"`{record['command']}`\n\n{', '.join(filter(None, cpu))}; {stack}."
 
 
 def block(name: str, record: dict[str, Any]) -> str:

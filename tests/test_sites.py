@@ -36,7 +36,7 @@ with hf.train.TrainingSession() as sess, hf.train.Progress(data, 1) as progress:
     sess.wait()
     sess.result()
 """
-MOST_PACKED, MOST_UNPACKED = 60, 355  # files of ours that a rank opens before its first step
+MOST_PACKED, MOST_UNPACKED = 60, 350  # files of ours that a rank opens before its first step
 
 pytestmark = pytest.mark.skipif(
     launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"

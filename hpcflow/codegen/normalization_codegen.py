@@ -1,4 +1,4 @@
-"""Code generator of normalization over leading axes, as batch, group and instance norm.
+"""Code generator of normalization (batch, group, instance) and of sums over leading axes.
 
 An array is [outer, rows, lanes] in C order; the statistics of a lane are over the rows. Lanes are
 contiguous, so that they fill vector registers. The rows are cut into blocks that fit into a core's
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcflow.codegen.llvm_builder import (
     BFLOAT16,
@@ -109,16 +109,16 @@ def joined_statistics(dtype: str, epsilon: float) -> str:
         b.clear(lanes)
         rows = b.as_float(b.rows)
 
-        def mean_term(block: _LaneBlock, mean: LlvmValue, total: LlvmValue) -> LlvmValue:
-            weight = b.binary("fdiv", block.height, rows)
+        def mean_term(height: LlvmValue, mean: LlvmValue, total: LlvmValue) -> LlvmValue:
+            weight = b.binary("fdiv", height, rows)
             return b.binary("add", total, b.binary("mul", weight, mean))
 
         b.each_block_of_lanes([means], lane_means, mean_term)
 
-        def square_term(block: _LaneBlock, *of: LlvmValue) -> LlvmValue:
+        def square_term(height: LlvmValue, *of: LlvmValue) -> LlvmValue:
             mean, square, lane_mean, total = of
             away = b.binary("sub", mean, lane_mean)
-            about = b.binary("mul", block.height, b.binary("mul", away, away))
+            about = b.binary("mul", height, b.binary("mul", away, away))
             return b.binary("add", total, b.binary("add", square, about))
 
         b.each_block_of_lanes([means, squares], lane_squares, square_term, [lane_means])
@@ -145,9 +145,9 @@ def joined_gradient_sums(dtype: str, epsilon: float) -> str:
     """
     b = _LaneWriter(("%x", PARTS, "%variance", OF_LANES), dtype)
     with b.each_sample() as sample:
-        sums, lanes = b.blocks_of(sample, 2), b.lanes_of(sample, 3)
+        parts, lanes = b.blocks_of(sample, 2), b.lanes_of(sample, 3)
         b.clear(lanes[:2])
-        for part, lane in zip(sums, lanes[:2], strict=True):
+        for part, lane in zip(parts, lanes[:2], strict=True):
             b.each_block_of_lanes([part], lane, lambda _, x, total: b.binary("add", total, x))
         count = b.binary("mul", b.as_float(b.rows), b.lane_count)
         with b.each_kept(sample) as kept:
@@ -295,13 +295,6 @@ def _kernel(body: _Writer) -> str:
     return module(head, KernelRanges("0", last.text, elements.text), body)
 
 
-class _LaneBlock(NamedTuple):
-    """A block of one sample: its number, and its number of rows as a float."""
-
-    number: LlvmValue
-    height: LlvmValue
-
-
 class _LaneWriter(_Writer):
     """Writes the loops that join the partial results of blocks, by lane and then by `kept`."""
 
@@ -327,7 +320,9 @@ class _LaneWriter(_Writer):
         with self.loop(COUNT) as loop:
             yield self.binary("add", BEGIN, loop.i)
 
-    def _of_sample(self, name: str, sample: LlvmValue, count: int, each: LlvmValue) -> Any:
+    def _of_sample(
+        self, name: str, sample: LlvmValue, count: int, each: LlvmValue
+    ) -> list[LlvmValue]:
         """The addresses of rows of lanes of a sample in [count, outer, each, lanes]."""
         rows = [sample]
         for _ in range(count - 1):
@@ -357,7 +352,7 @@ class _LaneWriter(_Writer):
         term: Callable[..., LlvmValue],
         lanes: Sequence[LlvmValue] = (),
     ) -> None:
-        """Set each lane of `total` to `term(block, *parts, *lanes, total)`, for block by block."""
+        """Set each lane of `total` to `term(height, *parts, *lanes, total)`, block by block."""
         above = self.binary(
             "sub", self.binary("add", self.rows, self.block_count), int64_constant(1)
         )
@@ -365,13 +360,13 @@ class _LaneWriter(_Writer):
         with self.loop(self.block_count) as loop:
             left = self.binary("sub", self.rows, self.binary("mul", loop.i, most))
             height = self.choose(self.compare("lt", left, most), left, most)
-            block = _LaneBlock(loop.i, self.as_float(height))
+            block_height = self.as_float(height)
             rows = [self._row(part, loop.i, self.type) for part in parts]
             with self.loop(self.lanes, free=True) as lane:
                 bases = (*rows, *lanes, total)
                 loaded = [self._element(base, lane, self.type) for base in bases]
                 at = self.element_address(total, lane.i, self.type)
-                self.store(term(block, *loaded), at, lane.tag)
+                self.store(term(block_height, *loaded), at, lane.tag)
 
     @contextlib.contextmanager
     def each_kept(self, sample: LlvmValue) -> Iterator[_Kept]:

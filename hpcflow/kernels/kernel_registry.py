@@ -256,7 +256,7 @@ def choose_kernel(
 ) -> KernelChoice:
     """The best kernel that serves `node` on a device of kind `kind`; `xp` as in `find`.
 
-    A user-defined kernel is the best.
+    A user-defined kernel comes before those of providers.
     """
     _load(node.type)
     if are_own([node.type], [kind]):

@@ -81,7 +81,7 @@ def _reduction(type: str) -> None:
             out = more[-1].reshape(layout.outer, layout.kept)
             x = as_contiguous(x).reshape(layout.array)
             held: list[Any] = [*(room or [np.empty(shape, kind) for kind, shape in arrays]), out]
-            parts, total = held[0], held[min(1, len(held) - 1)]
+            parts, total = held[0], held[:2][-1]  # of one array they are the same
             sums(x, parts.reshape(1, *layout.parts[1:]))
             if parts is not total:
                 np.add.reduce(parts.reshape(grouped), (1, 2, 4), None, total)

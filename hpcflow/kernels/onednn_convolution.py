@@ -230,7 +230,7 @@ def geometry(attrs: dict[str, Any]) -> ConvolutionGeometry:
 
 
 def _geometry(node: KernelNode) -> ConvolutionGeometry:
-    return geometry(node.attrs)._replace(dtype=str(node.inputs[0].dtype))
+    return geometry(node.attrs)._replace(dtype=onednn_library.element_type(node))
 
 
 def unsupported_reason(specs: Sequence[Any], axes: int, halves: bool = False) -> str:
@@ -241,7 +241,7 @@ def unsupported_reason(specs: Sequence[Any], axes: int, halves: bool = False) ->
     first, *others = dict.fromkeys(str(s.dtype) for s in specs)
     if others or first not in (onednn_library.TYPES if halves else (onednn_library.FLOAT,)):
         return f"its arrays are {', '.join((first, *others))}, not float32"
-    if not onednn_library.computes(first):
+    if not onednn_library.has_instructions(first):
         return f"this CPU has no instructions for products of {first}"
     if axes > 3:
         return "it has more than three axes"
@@ -268,7 +268,8 @@ def no_fast_one(make: Callable[[], OnednnHandle]) -> str:
     return "oneDNN has no fast implementation for it" if name.startswith("ref") else ""
 
 
-_FILTERS = {"Conv": 1, "ConvInputGrad": 1, "ConvFilterGrad": 2}  # among two inputs and the output
+# places of x, filters and y among the two inputs and the output
+_ORDER = {"Conv": (0, 1, 2), "ConvInputGrad": (2, 1, 0), "ConvFilterGrad": (0, 2, 1)}
 
 
 def _refuses(kind: str) -> Callable[[KernelNode], str]:
@@ -276,7 +277,7 @@ def _refuses(kind: str) -> Callable[[KernelNode], str]:
         specs, of = [*node.inputs[:2], node.outputs[0]], _geometry(node)
         bias = [node.inputs[2]] if node.type == "ConvBias" else []  # of others it is a shape
         why = unsupported_reason([*specs, *bias], len(of.strides), halves=True) or ungrouped(of)
-        why = why or _reads_neighbours(of, specs[_FILTERS[kind]].shape)
+        why = why or _reads_neighbours(of, specs[_ORDER[kind][1]].shape)
         if why or not sizes_known(specs):
             return why
         return _slow(kind, of, *(tuple(s.shape) for s in specs))
@@ -303,7 +304,7 @@ def _reads_neighbours(params: ConvolutionGeometry, filters: Sequence[int | None]
 @functools.lru_cache(maxsize=1024)
 def _slow(kind: str, params: ConvolutionGeometry, a: Sizes, b: Sizes, c: Sizes) -> str:
     """Why oneDNN is not used for these convolutions, as the library itself reports."""
-    x, w, y = {"Conv": (a, b, c), "ConvInputGrad": (c, b, a), "ConvFilterGrad": (a, c, b)}[kind]
+    x, w, y = ((a, b, c)[place] for place in _ORDER[kind])
     if kind == "ConvInputGrad" and w[-2] == params.groups == 1:
         return "a gradient of a single channel is slower there"
     sliding = ConvolutionDescriptors(params, x, w, y)

@@ -112,11 +112,16 @@ def version() -> str:
 
 
 @functools.cache
-def computes(dtype: str) -> bool:
+def has_instructions(dtype: str) -> bool:
     """Whether this CPU has instructions for products of such floats, and the library uses them."""
     if dtype == FLOAT:
         return True
     return bool(library().dnnl_get_effective_cpu_isa() & INSTRUCTIONS.get(dtype, 0))
+
+
+def element_type(node: Any) -> str:
+    """The name of the dtype of a node's arrays, a key of TYPES if the library serves it."""
+    return str(node.inputs[0].dtype)
 
 
 def library() -> Any:

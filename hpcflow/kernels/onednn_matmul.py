@@ -24,6 +24,7 @@ from hpcflow.kernels.onednn_library import (
     PrimitiveProgram,
     PrimitiveStep,
     ProgramMemory,
+    element_type,
 )
 
 INFERENCE = 96
@@ -134,11 +135,7 @@ def refuses(node: KernelNode) -> str:
         return why
     if not sizes_known((a, b, c)):
         return "its sizes are known only in the step"
-    return slow(_dtype(node), *_turns(node), a.shape, b.shape, c.shape)
-
-
-def _dtype(node: KernelNode) -> str:
-    return str(node.inputs[0].dtype)
+    return slow(element_type(node), *_turns(node), a.shape, b.shape, c.shape)
 
 
 def slow(dtype: str, turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
@@ -169,12 +166,12 @@ def _shapes(node: KernelNode) -> list[Sizes]:
 
 
 def _scratch(node: KernelNode) -> Any:
-    return onednn_library.scratch(product, _dtype(node), *_turns(node), *_shapes(node))
+    return onednn_library.scratch(product, element_type(node), *_turns(node), *_shapes(node))
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    return onednn_library.kernel(product, _dtype(node), *_turns(node), *_shapes(node))
+    return onednn_library.kernel(product, element_type(node), *_turns(node), *_shapes(node))
 
 
 def _refuses_bias(node: KernelNode) -> str:
@@ -189,10 +186,10 @@ BIASED = {relu: functools.partial(as_they_lie, bias=True, relu=relu) for relu in
 
 def _of_biased(node: KernelNode) -> Any:
     a, b, _, c = _shapes(node)
-    return onednn_library.scratch(BIASED[node.attrs["relu"]], _dtype(node), a, b, c)
+    return onednn_library.scratch(BIASED[node.attrs["relu"]], element_type(node), a, b, c)
 
 
 @fast(NAME, "MatMulBias", "out", on="cpu", refuses=_refuses_bias, scratch=_of_biased)
 def _matmul_bias(xp: Any, node: KernelNode) -> Callable[..., Any]:
     a, b, _, c = _shapes(node)
-    return onednn_library.kernel(BIASED[node.attrs["relu"]], _dtype(node), a, b, c)
+    return onednn_library.kernel(BIASED[node.attrs["relu"]], element_type(node), a, b, c)

@@ -17,6 +17,7 @@ from hpcflow.kernels.onednn_library import (
     PrimitiveProgram,
     PrimitiveStep,
     ProgramMemory,
+    element_type,
 )
 from hpcflow.kernels.onednn_matmul import slow
 
@@ -76,16 +77,14 @@ def _refuses(node: KernelNode) -> str:
     """Why oneDNN does not serve a strided matrix product; "" if it does."""
     sizes = [sizes for _, sizes, _ in node.attrs["lays"]]
     specs = (*node.inputs[:2], node.outputs[0])
-    why = unsupported_reason(specs, 0, halves=True) or slow(_dtype(node), False, False, *sizes)
+    why = unsupported_reason(specs, 0, halves=True) or slow(
+        element_type(node), False, False, *sizes
+    )
     return why or no_fast_one(lambda: _primitive(*_layouts(*_key(node))))
 
 
-def _dtype(node: KernelNode) -> str:
-    return str(node.inputs[0].dtype)
-
-
 def _key(node: KernelNode) -> tuple[Any, ...]:
-    return (_dtype(node), *node.attrs["lays"])
+    return (element_type(node), *node.attrs["lays"])
 
 
 @fast(

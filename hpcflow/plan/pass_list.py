@@ -11,8 +11,7 @@ from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
-from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise
-from hpcflow.lowering.fusion.half_precision_sums import sum_in_float32
+from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise, sum_in_float32
 from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
 from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_sparse_optimizers
 from hpcflow.lowering.fusion.sparse_update_operands import fuse_sparse_operands

@@ -19,16 +19,11 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 
 
 @functools.cache
-def keep_freed_memory() -> bool:
-    """Set the limits, unless the user has set some; whether they are set (glibc alone has them)."""
-    if any(name in os.environ for name in _VARIABLES):
-        return False
+def keep_freed_memory() -> None:
+    """Set the limits, unless the user has set some, or the C library is not glibc."""
     libc = ctypes.CDLL(None)
-    if not (hasattr(libc, "gnu_get_libc_version") and hasattr(libc, "mallopt")):
-        return False
-    limits = {
-        _TRIM_THRESHOLD: KEPT_BYTES,
-        _TOP_PAD: PAD_BYTES,
-        _MMAP_THRESHOLD: LARGEST_BYTES,
-    }
-    return all([libc.mallopt(which, size) for which, size in limits.items()])
+    if any(name in os.environ for name in _VARIABLES) or not hasattr(libc, "gnu_get_libc_version"):
+        return
+    libc.mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
+    libc.mallopt(_TOP_PAD, PAD_BYTES)
+    libc.mallopt(_MMAP_THRESHOLD, LARGEST_BYTES)

@@ -131,13 +131,10 @@ def test_a_run_that_does_not_resume_leaves_a_used_folder_as_it_is(tmp_path, rank
     newest = (tmp_path / "latest").read_text().strip()
 
     def files():
-        """All but the mark of the running job, which is renewed while it runs."""
-        found = (path for path in tmp_path.rglob("*") if path.is_file())
-        return {
-            path: (path.stat().st_mtime_ns, path.read_bytes())
-            for path in found
-            if path.name != ".running.json"
-        }
+        """Times and contents; of the job's lock file contents alone, for its time is renewed."""
+        found = [path for path in tmp_path.rglob("*") if path.is_file()]
+        times = {p: p.stat().st_mtime_ns for p in found if p.name != ".running.json"}
+        return times, {path: path.read_bytes() for path in found}
 
     before = files()
     with pytest.raises(CheckpointError, match=f"the newest is {newest}") as caught:

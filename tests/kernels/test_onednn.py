@@ -179,11 +179,11 @@ def test_16_bit_floats_are_the_librarys_where_the_cpu_multiplies_them(dtype, mon
     x, w = (drawn(rng, *shape).astype(kind) for shape in ((2, 9, 9, 8), (3, 3, 8, 16)))
     a, b = drawn(rng, 70, 130).astype(kind), drawn(rng, 130, 180).astype(kind)
     turns = {"transpose_a": False, "transpose_b": False}
-    there = {False, onednn_library.computes(dtype)}
+    there = {False, onednn_library.has_instructions(dtype)}
     for type, attrs, inputs in (("Conv", conv_attrs(), [x, w]), ("MatMul", turns, [a, b])):
         for instructions in there:
             known = {"float32", dtype} if instructions else {"float32"}
-            monkeypatch.setattr(onednn_library, "computes", known.__contains__)
+            monkeypatch.setattr(onednn_library, "has_instructions", known.__contains__)
             choice, node = chosen(type, attrs, inputs)
             widens = []
             monkeypatch.setattr(half_precision, "_widen_arrays", recorded(widens))

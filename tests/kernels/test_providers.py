@@ -10,6 +10,7 @@ from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.step.kernel_selection import kernels_data, kernels_text, selected_kernels
 from hpcflow.settings import Settings
+from tests.kernels.against_plain import chosen, run
 
 
 @pytest.fixture
@@ -96,3 +97,14 @@ def test_the_table_says_who_serves_and_why_no_better_one(providers):
     lines = [line.split() for line in text.splitlines()]
     assert ["Tanh", "1", "second", "first:", "it", "is", "no", "vector"] in lines
     assert ["Exp", "1", "numpy"] in lines and ["vector", "Tanh", "first"] in lines
+
+
+def test_a_kernel_of_the_user_comes_before_those_of_providers(monkeypatch):
+    monkeypatch.setattr(kernel_registry, "_OWN", {("MatMul", "xp")})
+    monkeypatch.setattr(kernel_registry, "_TABLE", dict(kernel_registry._TABLE))
+    own = kernel_registry.Kernel("out", lambda xp, node: lambda a, b, out: out.fill(42))
+    kernel_registry._TABLE["MatMul", "xp"] = own
+    kernel_registry._TABLE.pop(("MatMul", "cpu"), None)
+    a, b = np.ones((80, 200), "f4"), np.ones((200, 180), "f4")
+    choice, node = chosen("MatMul", {"transpose_a": False, "transpose_b": False}, [a, b])
+    assert choice.kernel is own and (run(choice, node, [a, b]) == 42).all()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from hpcflow.codegen import elementwise_formulas
 from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, KernelBody, KernelOperand
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
-from hpcflow.graph.dtypes import bfloat16
+from hpcflow.graph.dtypes import bfloat16, float32
 from hpcflow.graph.static_shape import require_known, size_of
 from hpcflow.lowering.fusion import kernel_dedup, recompute
 from hpcflow.lowering.fusion.fusion_clustering import (
@@ -47,7 +47,7 @@ from hpcflow.lowering.strided_layout import (
 )
 from hpcflow.lowering.update_tiling import may_be_strided, tile_groups
 from hpcflow.plan.ir.program import Node, Partition, Ref
-from hpcflow.plan.ir.program_rewriting import replace_nodes, topological_order
+from hpcflow.plan.ir.program_rewriting import replace_nodes, topological_order, unused_name
 
 Infos = Callable[[Partition], Callable[[Node], Any]]
 MAX_KERNEL_OPS = 400  # operations of one kernel: compiling more takes long
@@ -370,3 +370,33 @@ def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[st
         yield from part.nodes[name].inputs
 
     return connected_components(names, values)
+
+
+def sum_in_float32(part: Partition, exact: bool) -> Partition:
+    """The partition with bfloat16 sums over leading axes as float32 sums and a Cast; CPUs only.
+
+    A generated loop adds rows up in its result, which must have the digits of the sum. The Cast
+    keeps the name of the sum, and so its users.
+    """
+    if not any(_is_bfloat16_sum(node) for node in part.nodes.values()):
+        return part
+    nodes: dict[str, Node] = {}
+    names = set(part.nodes)
+    for name, node in part.nodes.items():
+        if _is_bfloat16_sum(node):
+            wide = node.but(
+                name=unused_name(f"{name}/float32", names),
+                specs=(node.specs[0]._replace(dtype=float32),),
+            )
+            mapping = node_mapping(part, wide, exact)
+            if mapping is not None and mapping.outputs == (ROW,):
+                names.add(wide.name)
+                nodes[wide.name] = wide
+                attrs = {"dtype": bfloat16}
+                node = node.but(type="Cast", inputs=(Ref(wide.name),), control=(), attrs=attrs)
+        nodes[name] = node
+    return dataclasses.replace(part, nodes=nodes)
+
+
+def _is_bfloat16_sum(node: Node) -> bool:
+    return node.row.sums and node.kind == "cpu" and node.specs[0].dtype == bfloat16
