@@ -23,6 +23,7 @@ from hpcflow.launch.launcher_detection import LaunchedRank
 from hpcflow.platform.cpu_threads import CHOSEN
 from hpcflow.settings import Settings
 from tests.comm.threads import until
+from tests.processes import is_running
 
 ROOT = Path(__file__).parent.parent
 DOUBLE = """
@@ -354,14 +355,6 @@ def test_signals_reach_the_ranks_and_none_stays_behind(
     else:  # each launcher has a code of its own for these
         assert code != 0
     until(lambda: not any(map(is_running, pids)))
-
-
-def is_running(pid: int) -> bool:
-    """A zombie is not: its new parent may be slow to notice."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

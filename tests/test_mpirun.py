@@ -17,6 +17,7 @@ from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.errors import ABORTED
 from hpcflow.launch import launcher_detection
 from tests.comm.threads import until
+from tests.processes import is_running
 
 ROOT = Path(__file__).parents[1]
 END_S = 60
@@ -74,7 +75,7 @@ class Job:
         """Its exit code and all that it printed; no process of it is left."""
         more, _ = self.process.communicate(timeout=END_S)
         self.said += more
-        until(lambda: not any(map(runs, self.pids)))
+        until(lambda: not any(map(is_running, self.pids)))
         return self.process.returncode, self.said
 
     def steps(self) -> int:
@@ -87,14 +88,6 @@ class Job:
             found.facts["step"]
             for found in checkpoint_directory.find_checkpoints(self.where / "saved")
         ]
-
-
-def runs(pid: int) -> bool:
-    """Whether there is such a process, which has not ended."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
 
 
 @pytest.mark.slow
