@@ -6,7 +6,8 @@ each row (COLUMN), one for each place in a row (ROW), or one (ONE).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 HEAD = object.__basicsize__  # bytes of the header of a Python object
@@ -23,18 +24,41 @@ ROUND = "Round"  # to the nearest bfloat16; only as a result, or joined
 OF_ROWS = (SUM, MAX)
 
 
+class AxisShift(NamedTuple):
+    """An axis of an operand that is read at shifted indices: index i at i + `by`, of `size`.
+
+    With `wraps` it is read modulo `size`; without, elements outside are 0. The axis is that of the
+    columns if `over` is 0. Else its indices are row // over % of (row // over if `of` is 0), and
+    neighbours are `stride` elements apart.
+    """
+
+    by: int
+    size: int
+    wraps: bool
+    over: int = 0
+    of: int = 0
+    stride: int = 1
+
+    def column_offset(self, column: int) -> int | None:
+        """What to add to the index of a column; None where the element is 0."""
+        if self.wraps:
+            return (column + self.by) % self.size - column
+        return self.by if 0 <= column + self.by < self.size else None
+
+
 class KernelOperand(NamedTuple):
     """An array: its dtype, and `mapping`, which of its elements belongs to row i, column j.
 
     With a `limit` it has one class label per row, from 0 up to that limit. Where rows are not
     consecutive, `begins` gives the offset of row i: a number plus, for each of its terms (a, b, c),
-    i // a % b * c (i // a * c if b is 0).
+    i // a % b * c (i // a * c if b is 0). Each of `shifts` adds the offset of its axis.
     """
 
     dtype: Any
     mapping: str
     limit: int = 0
     begins: Begins | None = None
+    shifts: tuple[AxisShift, ...] = ()
 
 
 class KernelStep(NamedTuple):
@@ -68,6 +92,15 @@ class KernelBody(NamedTuple):
         """The step that computes a value; None if it is an operand."""
         count = len(self.operands)
         return self.steps[value - count] if value >= count else None
+
+
+def column_pieces(operands: Iterable[KernelOperand], cols: int) -> list[tuple[int, int]]:
+    """The ranges of columns in which no operand changes its `column_offset`."""
+    ends = {cols}
+    for shift in (shift for operand in operands for shift in operand.shifts if not shift.over):
+        by = shift.by % shift.size if shift.wraps else shift.by
+        ends |= {end for end in (-by, shift.size - by) if 0 < end < cols}
+    return list(pairwise([0, *sorted(ends)]))
 
 
 class LoopSchedule:

@@ -28,12 +28,15 @@ from hpcflow.codegen.fused_loop_ir import (
     SUM,
     Begins,
     KernelBody,
+    KernelOperand,
     KernelStep,
     LoopSchedule,
+    column_pieces,
 )
 from hpcflow.codegen.llvm_builder import (
     BYTES,
     FREE,
+    LINE,
     MEMORY,
     TYPES,
     InstructionBuilder,
@@ -49,6 +52,7 @@ MAX_SPILLED_BYTES = 1 << 18  # bytes of stack for values of a row that a later l
 COSTLY = LONG | CLOSE.keys()
 SHORT = range(8, 97)  # row lengths at which vectorized loops are 2 to 7 times as fast as unrolled
 VECTOR = 16  # elements of 4 bytes in the widest vector register
+ZEROS = "@zeros"  # what operands with shifted axes have outside of their arrays
 PLACES = {COLUMN: "%i", ONE: "0"}  # indices of operands read outside of the loops over a row
 
 
@@ -78,18 +82,28 @@ def text(body: KernelBody, exact: bool) -> str | None:
 
 
 class LoopBodyWriter:
-    """Writes the loop bodies of a kernel; subclasses add loops and threads."""
+    """Writes the loop bodies of a kernel; subclasses add loops and threads.
+
+    Each loop over a row is one pass over all columns (`passes` is its number), or there is one pass
+    in several loops, each over one of the `pieces` of the columns.
+    """
 
     def __init__(self, body: KernelBody, exact: bool, plan: LoopSchedule) -> None:
         self.body, self.exact, self.plan = body, exact, plan
-        loops = range(len(self.plan.used_values))
+        self.passes = list(range(len(plan.used_values)))
+        self.pieces = column_pieces(body.operands, body.cols)
+        if len(self.pieces) > 1:
+            assert self.passes == [0], "a reduction of rows has no shifted columns"
+            self.passes *= len(self.pieces)
+        loops = range(len(self.passes))
         self.entry = InstructionBuilder("e")
         self.heads = [
             InstructionBuilder(f"h{k}.") for k in (*loops, len(loops))
         ]  # the last is after all loops
         self.bodies = [InstructionBuilder(f"v{k}.") for k in loops]
         self.scalars: dict[int, LlvmValue] = {}  # values of mapping COLUMN or ONE
-        self.begins: dict[int, LlvmValue] = {}  # operand -> offset of the row
+        self.row_pointers: dict[int, LlvmValue] = {}  # operand -> address of the row
+        self.zero_bytes = 0  # of the array ZEROS
         self.types: dict[int, str] = {}
         self.spilled_bytes = 0  # bytes
 
@@ -102,8 +116,9 @@ class LoopBodyWriter:
             type = storage_type_of(operand.dtype) or ""
             place = PLACES.get(operand.mapping, "")
             if operand.begins is not None:
-                self.begins[i] = self.beginning(self.heads[0], operand.begins)
-                place = self.begins[i].text
+                place = self.beginning(self.heads[0], operand.begins).text
+                if operand.mapping in (FULL, ROW):
+                    self.row_pointers[i] = self.row_pointer(self.heads[0], i, operand, place)
             if operand.mapping in (ONE, COLUMN):
                 lines = self.entry if operand.mapping == ONE else self.heads[0]
                 self.scalars[i] = lines.load(lines.at(f"%x{i}", place, type), type)
@@ -124,13 +139,42 @@ class LoopBodyWriter:
         first, terms = begins
         offset = number(first, "i64")
         for over, of, stride in terms:
-            place = LlvmValue("%i", "i64")
-            if over > 1:
-                place = lines.binary("udiv", place, number(over, "i64"))
-            if of:
-                place = lines.binary("urem", place, number(of, "i64"))
-            offset = lines.binary("add", offset, lines.binary("mul", place, number(stride, "i64")))
+            index = self.row_index(lines, over, of)
+            offset = lines.binary("add", offset, lines.binary("mul", index, number(stride, "i64")))
         return offset
+
+    @staticmethod
+    def row_index(lines: InstructionBuilder, over: int, of: int) -> LlvmValue:
+        """The index of row %i along an axis: %i // over % of (%i // over if `of` is 0)."""
+        index = LlvmValue("%i", "i64")
+        if over > 1:
+            index = lines.binary("udiv", index, number(over, "i64"))
+        return lines.binary("urem", index, number(of, "i64")) if of else index
+
+    def row_pointer(
+        self, lines: InstructionBuilder, i: int, operand: KernelOperand, offset: str
+    ) -> LlvmValue:
+        """The address of row %i in operand i; that of zeros where a shifted axis ends before it."""
+        type = storage_type_of(operand.dtype) or ""
+        pointer, inside = lines.at(f"%x{i}", offset, type), number(1, "i1")
+        for shift in operand.shifts:
+            if not shift.over:
+                continue
+            index = self.row_index(lines, shift.over, shift.of)
+            by = shift.by % shift.size if shift.wraps else shift.by
+            index = lines.binary("add", index, number(by, "i64"))
+            if shift.wraps:
+                index = lines.binary("urem", index, number(shift.size, "i64"))
+            else:
+                here = lines.add(f"icmp ult i64 {index.text}, {shift.size}", "i1")
+                inside = lines.binary("and", inside, here)
+            step = lines.binary("mul", index, number(shift.stride, "i64"))
+            pointer = lines.at(pointer.text, step.text, type)
+        if all(shift.wraps for shift in operand.shifts if shift.over):
+            return pointer
+        longest = max([self.body.cols, *(s.size for s in operand.shifts if not s.over)])
+        self.zero_bytes = max(self.zero_bytes, longest * np.dtype(operand.dtype).itemsize)
+        return lines.choose(inside, pointer, LlvmValue(ZEROS, "ptr"))
 
     def scalar(self, k: int, value: int, step: KernelStep) -> bool:
         """Write a value that is scalar in a row, or in the kernel."""
@@ -155,22 +199,17 @@ class LoopBodyWriter:
 
     def loop(self, k: int, lines: InstructionBuilder) -> bool:
         """Write the body of one loop over the elements of a row."""
-        body, count = self.body, len(self.body.operands)
+        body, sweep = self.body, self.passes[k]
         places = {FULL: f"%n{k}", ROW: f"%j{k}"}
         values: dict[int, LlvmValue] = {}
-        for value in sorted(self.plan.used_values[k]):
+        for value in sorted(self.plan.used_values[sweep]):
             step = body.step(value)
             way = body.mapping(value)
             if value in self.scalars:
                 values[value] = self.scalars[value]
             elif step is None:
-                type = storage_type_of(body.operands[value].dtype) or ""
-                place = places[way]
-                if value in self.begins:
-                    place = lines.binary("add", self.begins[value], LlvmValue(f"%j{k}", "i64")).text
-                at = lines.at(f"%x{value}", place, type)
-                values[value] = lines.load(at, type, FREE)
-            elif self.plan.is_there(k, value):
+                values[value] = self.loaded(k, lines, value, places)
+            elif self.plan.is_there(sweep, value):
                 array, way = self.memory(value)
                 type = self.types[value]
                 values[value] = lines.load(lines.at(array, places[way], type), type, FREE)
@@ -182,9 +221,9 @@ class LoopBodyWriter:
                     return False
                 values[value] = output
                 self.types[value] = output.type
-                if value in self.plan.spilled and self.plan.loop[value] == k:
+                if value in self.plan.spilled and self.plan.loop[value] == sweep:
                     self.keep(lines, value, output, places[ROW])
-        for value in self.plan.roots(k):
+        for value in self.plan.roots(sweep):
             step = body.step(value)
             if step is not None and (step.type in OF_ROWS or step.type == COLUMN_SUM):
                 if not self.reduced(k, lines, value, step, values[step.inputs[0]]):
@@ -192,11 +231,27 @@ class LoopBodyWriter:
             elif step is not None and step.type == JOIN:
                 self.join_rows(k, lines, value, [values[i] for i in step.inputs])
         for y, value in enumerate(body.results):
-            here = (value < count and k == 0) or (value >= count and self.plan.loop[value] == k)
+            here = self.plan.loop[value] == sweep
             if body.mapping(value) == FULL and here:
                 output = values[value]
                 lines.store(output, lines.at(f"%y{y}", places[FULL], output.type), FREE)
         return True
+
+    def loaded(
+        self, k: int, lines: InstructionBuilder, i: int, places: dict[str, str]
+    ) -> LlvmValue:
+        """An element of operand i."""
+        operand = self.body.operands[i]
+        type = storage_type_of(operand.dtype) or ""
+        if i not in self.row_pointers:
+            return lines.load(lines.at(f"%x{i}", places[operand.mapping], type), type, FREE)
+        column = places[ROW]
+        for shift in (shift for shift in operand.shifts if not shift.over):
+            offset = shift.column_offset(self.pieces[k][0])
+            if offset is None:
+                return number(0, value_type(type))
+            column = lines.binary("add", LlvmValue(column, "i64"), number(offset, "i64")).text
+        return lines.load(lines.at(self.row_pointers[i].text, column, type), type, FREE)
 
     def join_rows(
         self, k: int, lines: InstructionBuilder, value: int, parts: list[LlvmValue]
@@ -281,6 +336,9 @@ class _CpuLoopNest(LoopBodyWriter):
         grain = 1 if cols else python_call_abi.GRAIN
         parts = [head, self.entry, *self.heads, *self.bodies]
         declared = set().union(*(part.declared for part in parts))
+        if self.zero_bytes:
+            zeros = f"[{self.zero_bytes} x i8] zeroinitializer, align {LINE}"
+            declared.add(f"{ZEROS} = private unnamed_addr constant {zeros}")
         return python_call_abi.text(
             {*declared, "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"},
             head.lines,
@@ -387,17 +445,18 @@ class _CpuLoopNest(LoopBodyWriter):
         return b.lines
 
     def nest(self, k: int) -> list[str]:
-        """The code of one loop over a row, and the code before it."""
+        """The code of one loop over a row or a piece of it, and the code before it."""
+        first, end = (0, "%cols") if len(self.pieces) == 1 else self.pieces[k]
         return [
             f"head{k}:",
             *self.heads[k].lines,
             f"  br label %loop{k}",
             f"loop{k}:",
-            f"  %j{k} = phi i64 [0, %head{k}], [%j{k}.next, %loop{k}]",
+            f"  %j{k} = phi i64 [{first}, %head{k}], [%j{k}.next, %loop{k}]",
             *self.carried[k],
             f"  %n{k} = add i64 %base, %j{k}",
             *self.bodies[k].lines,
             f"  %j{k}.next = add nuw nsw i64 %j{k}, 1",
-            f"  %again{k} = icmp ult i64 %j{k}.next, %cols",
+            f"  %again{k} = icmp ult i64 %j{k}.next, {end}",
             f"  br i1 %again{k}, label %loop{k}, label %head{k + 1}, !llvm.loop !{2 + k}",
         ]

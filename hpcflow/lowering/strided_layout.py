@@ -12,6 +12,8 @@ from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ONE, ROW, Begins
 from hpcflow.graph.static_shape import is_known, require_known
 from hpcflow.plan.ir.program import Node, Partition, Ref
 
+# operations whose result is their input at shifted indices: see `shifted_layout.py`
+SHIFTING = frozenset({"RollBy", "Pad", "StridedSliceGrad"})
 Views = Callable[[Node], bool]
 
 
@@ -121,21 +123,42 @@ class StridedLayout(NamedTuple):
 
     def strided_slice(self, key: Sequence[tuple[Any, ...]]) -> StridedLayout | None:
         """The layout that a `StridedSlice` key selects; None unless it is static, of step 1."""
-        places = sum(part[0] in ("at", "slice") for part in key)
-        lay, axis = self, 0
-        for kind, *args in key or (("rest",),):
-            if kind == "rest":
-                axis += len(self.sizes) - places
-            elif kind == "at" and isinstance(args[0], int):
-                lay = lay.at(axis, args[0] % lay.sizes[axis])
-            elif kind == "slice" and not any(isinstance(v, tuple) for v in args):
-                start, stop, step = slice(*args).indices(lay.sizes[axis])
-                if step != 1 or start >= stop:
-                    return None
-                lay, axis = lay.part(axis, start, stop - start), axis + 1
-            else:
+        windows = axis_windows(self.sizes, key)
+        if windows is None or ("new",) in key:
+            return None
+        lay = self
+        for axis, window in enumerate(windows):
+            lay = lay.part(axis, window.first, window.size)
+        return lay.transposed([axis for axis, window in enumerate(windows) if window.kept])
+
+
+class AxisWindow(NamedTuple):
+    """The indices of an axis that a slice selects, and whether the result keeps the axis."""
+
+    first: int
+    size: int
+    kept: bool = True
+
+
+def axis_windows(sizes: Sequence[int], key: Sequence[tuple[Any, ...]]) -> list[AxisWindow] | None:
+    """What a `StridedSlice` key selects of each axis; None unless it is static, of step 1."""
+    whole = [AxisWindow(0, n) for n in sizes]
+    places = sum(part[0] in ("at", "slice") for part in key)
+    windows: list[AxisWindow] = []
+    for kind, *args in key:
+        axis = len(windows)
+        if kind == "rest":
+            windows += whole[axis : axis + len(sizes) - places]
+        elif kind == "at" and isinstance(args[0], int):
+            windows.append(AxisWindow(args[0] % sizes[axis], 1, False))
+        elif kind == "slice" and not any(isinstance(v, tuple) for v in args):
+            start, stop, step = slice(*args).indices(sizes[axis])
+            if step != 1 or start >= stop:
                 return None
-        return lay
+            windows.append(AxisWindow(start, stop - start))
+        elif kind != "new":
+            return None
+    return windows + whole[len(windows) :]
 
 
 def c_order_layout(shape: Sequence[int]) -> StridedLayout:
@@ -190,7 +213,7 @@ def layout_after(node: Node, index: int, lay: StridedLayout) -> StridedLayout | 
 
 
 def drop_unused_views(part: Partition, had: Set[str]) -> Partition:
-    """The partition without rearranging nodes that have lost their last user.
+    """The partition without nodes that only rearrange or shift, and have lost their last user.
 
     `had` are the nodes that had users before.
     """
@@ -199,7 +222,7 @@ def drop_unused_views(part: Partition, had: Set[str]) -> Partition:
     uses.update(ref.node for ref in part.fetches)
     uses.update(c for node in nodes.values() for c in node.control)
     for name, node in reversed(list(nodes.items())):
-        if node.row.view and name in had and not uses[name]:
+        if (node.row.view or node.type in SHIFTING) and name in had and not uses[name]:
             uses.subtract(ref.node for ref in node.inputs)
             del nodes[name]
     return dataclasses.replace(part, nodes=nodes)

@@ -15,7 +15,15 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, ROW, KernelBody, KernelOperand
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    FULL,
+    ROW,
+    AxisShift,
+    KernelBody,
+    KernelOperand,
+    column_pieces,
+)
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
 from hpcflow.graph.dtypes import bfloat16, float32
 from hpcflow.graph.static_shape import require_known, size_of
@@ -38,6 +46,7 @@ from hpcflow.lowering.fusion.iteration_space import (
 )
 from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
+from hpcflow.lowering.shifted_layout import ShiftedLayout, shifted_layout, shifts_of
 from hpcflow.lowering.strided_layout import (
     StridedLayout,
     c_order_layout,
@@ -57,6 +66,7 @@ UNFUSED_OPS = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE
 }
 MANY_ELEMENTS = 1 << 12  # elements from which on passes over memory cost more than a call
 MAX_WINDOW_RATIO = 4  # a window of at least 1/4 of its array is read in place; the array stays live
+MAX_PIECES = 9  # of a row whose columns are shifted: each is a loop of its own in a kernel
 SHORTEST = 16  # elements of a row of a window that is read in place
 LARGE_ELEMENTS = (
     1 << 15
@@ -213,6 +223,11 @@ class _FusionFinder:
             return True  # NumPy makes a pass for each further operand
         if sums and self.assigned[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
+        if any(
+            value.operand.shifts
+            for value in self.operands_of([first], self.length(names))[first.name]
+        ):
+            return True  # it replaces the operations that shift its inputs
         return size >= LARGE_ELEMENTS and (sums or self.threads > 1)
 
     def nodes(self, names: list[str]) -> list[FusedNode]:
@@ -234,7 +249,7 @@ class _FusionFinder:
         """The fused node, the nodes that it replaces, and the new references of their values."""
         nodes, group = [self.part.nodes[name] for name in names], set(names)
         cols, on_gpu = self.length(names), nodes[0].kind == "gpu"
-        reads = {node.name: list(self.kernel_operands(node, cols)) for node in nodes}
+        reads = self.operands_of(nodes, cols)
         outside = dict.fromkeys(g for of in reads.values() for g in of if g.ref.node not in group)
         if any(g.operand.limit for of in reads.values() for g in of if g not in outside):
             return None  # labels that are computed in the kernel cannot be checked before it runs
@@ -289,24 +304,38 @@ class _FusionFinder:
     def length(self, names: list[str]) -> int:
         """The row length of a kernel, 0 if it has no rows.
 
-        If any length will do, it is the shortest contiguous run of the windows that the kernel
-        reads.
+        It is the longest with which most of the windows that the kernel reads are read in place.
         """
         cols: Lengths | None = ()
         for name in names:
             cols = None if cols is None else common_lengths(cols, self.assigned[name].cols)
         assert cols is not None  # the nodes are of one domain
-        if cols:
+        if len(cols) == 1:
             return cols[0]
-        group, runs = set(names), [0]
+        group, windows = set(names), []
         for node in (self.part.nodes[name] for name in names):
             for ref, mapping in zip(node.inputs, self.assigned[node.name].inputs, strict=True):
                 if ref.node not in group and mapping == FULL:
                     root, lay = self.viewed_value(ref, node)
-                    runs += [lay.run()] if root != ref else []
-        return min((run for run in runs if run >= SHORTEST), default=0)
+                    windows += [lay] if root != ref else []
+        lengths = cols or sorted({lay.run() for lay in windows}, reverse=True)
+        usable = [cols for cols in lengths if cols >= SHORTEST] or cols[:1]
+        return max(usable, key=lambda c: sum(w.rows(c) is not None for w in windows), default=0)
 
-    def viewed_value(self, ref: Ref, node: Node) -> tuple[Ref, StridedLayout]:
+    def viewed_value(self, ref: Ref, node: Node) -> tuple[Ref, ShiftedLayout]:
+        """The value of which `ref` is a window, a permutation or a shift, and its layout there."""
+        maker = self.part.nodes[ref.node]
+        shifts = shifts_of(maker, self.part.spec(maker.inputs[0]).shape) if maker.inputs else None
+        if shifts is not None and node.kind == "cpu" and maker.device == node.device:
+            root, lay = self._window(maker.inputs[0], node)
+            if self.part.nodes[root.node].row.variable != "read":
+                shifted = shifted_layout(lay, require_known(maker.specs[0].shape), shifts)
+                if shifted is not None:
+                    return root, shifted
+        root, lay = self._window(ref, node)
+        return root, ShiftedLayout(lay)
+
+    def _window(self, ref: Ref, node: Node) -> tuple[Ref, StridedLayout]:
         """The value of which `ref` is a window or a permutation, and its layout there."""
         root, lay = layout_of_view(self.part, ref, node.device, _copies)
         if (
@@ -319,7 +348,26 @@ class _FusionFinder:
             return ref, c_order_layout(lay.sizes)
         return root, lay
 
-    def kernel_operands(self, node: Node, cols: int) -> Iterator[KernelValue]:
+    def operands_of(self, nodes: list[Node], cols: int) -> dict[str, list[KernelValue]]:
+        """The inputs of each node as operands of a kernel with rows of length `cols`.
+
+        Columns are shifted only where rows are not reduced, and in few pieces.
+        """
+        operands = {node.name: list(self.kernel_operands(node, cols, True)) for node in nodes}
+        pieces = column_pieces((v.operand for of in operands.values() for v in of), cols)
+        reduces = any(
+            node.type in EXPANSIONS
+            and not node.row.spreads
+            and self.assigned[node.name].outputs != (ROW,)
+            for node in nodes
+        )
+        if len(pieces) == 1 or not (reduces or len(pieces) > MAX_PIECES):
+            return operands
+        return {node.name: list(self.kernel_operands(node, cols, False)) for node in nodes}
+
+    def kernel_operands(
+        self, node: Node, cols: int, shifted_columns: bool
+    ) -> Iterator[KernelValue]:
         """The inputs of a node as operands of a kernel with rows of length `cols`."""
         reading = self.assigned[node.name]
         checks = node.type == "SparseSoftmaxCrossEntropy" and node.kind != "gpu"
@@ -329,15 +377,14 @@ class _FusionFinder:
             if mapping == SHAPE_ONLY:
                 continue
             root, dtype = ref, self.part.spec(ref).dtype
+            shifts: tuple[AxisShift, ...] = ()
             if mapping == FULL and cols and not begins:
-                root, lay = self.viewed_value(ref, node)
-                row_mapping = lay.row_mapping(cols)
-                if root != ref and row_mapping is not None and row_mapping[0] == FULL:
-                    begins = row_mapping[1]
-                else:
-                    root = ref
+                window, lay = self.viewed_value(ref, node)
+                rows = lay.rows(cols) if window != ref else None
+                if rows is not None and (shifted_columns or not lay.has_shifted_columns()):
+                    root, (begins, shifts) = window, rows
             limit = reading.cols[0] if checks and i == 1 else 0  # labels
-            yield KernelValue(root, KernelOperand(dtype, mapping, limit, begins))
+            yield KernelValue(root, KernelOperand(dtype, mapping, limit, begins, shifts))
 
     def must_be_stored(self, ref: Ref, group: set[str]) -> bool:
         """Whether a value must be stored: used outside the kernel, or of a node without users."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.codegen.fused_loop_ir import KernelBody, KernelOperand, KernelStep
+from hpcflow.codegen.fused_loop_ir import AxisShift, KernelBody, KernelOperand, KernelStep
 from hpcflow.codegen.row_gather_scatter_codegen import RowUpdateFormula
 from hpcflow.graph.dtypes import as_dtype, text_of
 from hpcflow.graph.static_shape import Shape, Spec
@@ -65,7 +65,7 @@ RECORDS = (
         GeneratedCode,
         LoweredPartition,
     ),
-    *(KernelBody, KernelOperand, KernelStep, RowUpdateFormula, CodeFunction),
+    *(KernelBody, KernelOperand, AxisShift, KernelStep, RowUpdateFormula, CodeFunction),
 )
 
 
