@@ -10,6 +10,7 @@ import graphlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from hpcflow.plan.ir.node_effects import has_effect
 from hpcflow.plan.ir.program import Node, Partition
 
 Key = Any  # nodes with joinable keys may be in one item
@@ -113,21 +114,21 @@ class SegmentItems:
         self.items.append(SegmentItem([], [node.name], new_key))
         return 2 * len(self.items) - 1, new_key
 
-    @staticmethod
-    def _is_barrier(node: Node) -> bool:
+    def _is_barrier(self, node: Node) -> bool:
         """Whether no other node may be moved across this node."""
         row = node.row
-        acts = row.waits or row.stateful or row.control_flow or row.message == "send"
+        acts = row.waits or row.control_flow or row.message == "send"
+        acts = acts or (row.stateful and has_effect(self.part, node))
         return bool(acts) and not node.is_state
 
     def _is_light(self, node: Node) -> bool:
-        """Whether a node may be moved ahead of an item: a scalar, a read, an update of a scalar."""
+        """Whether a node may be moved ahead of an item: a scalar, its update, a read or a source."""
         if self._is_barrier(node) or node.row.message == "copy":
             return False
         scalar = all(spec.shape == () for spec in node.specs)
         if node.row.writes:
             return scalar and tuple(node.attrs.get("shape", (1,))) == ()
-        return scalar or node.row.variable == "read" or node.row.source == "constant"
+        return scalar or node.row.variable == "read" or bool(node.row.source)
 
 
 def ordered_groups(part: Partition, groups: Sequence[list[str]]) -> list[list[str]]:

@@ -133,7 +133,8 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
         if BFLOAT16 in storage[len(inputs) :] and ROW in mapping.outputs:
             return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
-        return mapping if {*types[:1], *types[len(inputs) :]} == {"float"} else None
+        computed = {*types[:1], *types[len(inputs) :]}
+        return mapping if computed in ({"float"}, {"double"}) else None
     if node.row.joins == "concat":
         return _concat_mapping(node, shapes, outputs[0])
     if elementwise_formulas.find_formula(node.type, exact) is None:
