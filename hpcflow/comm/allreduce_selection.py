@@ -1,4 +1,5 @@
-"""Allreduce selection: NCCL between GPUs, shared-memory windows within a node, MPI otherwise."""
+"""Allreduce selection: NCCL between GPUs, else shared-memory windows within a node, and rings of
+messages or MPI between nodes."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ def choose_allreduce(group: Communicator, settings: Settings, on_gpu: bool) -> C
         raise CommError(
             "comm=nccl needs workers that run on GPUs", hint="set HPCFLOW_COMM=auto or install cupy"
         )
-    if choice == "mpi" or (choice == "auto" and len(set(group.hosts)) == group.size):
-        say_once("sums over replicas: MPI, " + ("as asked" if choice == "mpi" else "1 rank a node"))
+    if choice == "mpi":
+        say_once("sums over replicas: MPI, as asked")
         return group
     from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 
-    say_once("sums over replicas: shared-memory windows within a node, MPI between nodes")
+    say_once("sums over replicas: shared-memory windows within a node, messages between nodes")
     return SharedCommunicator(group)
 
 
@@ -49,5 +50,4 @@ def without_nccl(group: Communicator, settings: Settings) -> Settings:
     say_once("workers run on unlike devices: their sums are made on the hosts")
     if settings.comm != "auto":
         return settings
-    lonely = len(set(group.hosts)) == group.size
-    return dataclasses.replace(settings, comm="mpi" if lonely else "shared")
+    return dataclasses.replace(settings, comm="shared")

@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -128,20 +129,21 @@ def ledger_entry(label: str) -> Iterator[None]:
 def crowded_hosts(comm: Communicator) -> frozenset[str]:
     """The hosts on which ranks outnumber the cores that they may use together; collective.
 
-    The first rank of a host receives the CPU masks of the others; an allreduce shares one flag per
-    host.
+    Hosts that are containers of one machine share its cores. The first rank of a machine receives
+    the CPU masks of the others; an allreduce shares one flag per machine.
     """
-    hosts, host = list(dict.fromkeys(comm.hosts)), comm.hosts[comm.rank]
-    first, *others = (rank for rank, hostname in enumerate(comm.hosts) if hostname == host)
+    machines = comm.all_gather_text(machine_id())
+    names, mine = list(dict.fromkeys(machines)), machines[comm.rank]
+    first, *others = (rank for rank, machine in enumerate(machines) if machine == mine)
     cpu_mask = np.zeros(MOST_CORES, np.uint8)
     cpu_mask[list(os.sched_getaffinity(0))] = 1
-    flags = np.zeros(len(hosts), np.int32)
+    flags = np.zeros(len(names), np.int32)
     if comm.rank == first:
         peer_masks = np.zeros((len(others), MOST_CORES // 8), np.uint8)
         came = [comm.recv(row, r, CORES_TAG) for row, r in zip(peer_masks, others, strict=True)]
         wait_for_requests(*came, label="the cores of this host's ranks")
         cores = np.bitwise_or.reduce(peer_masks, initial=0) | np.packbits(cpu_mask)
-        flags[hosts.index(host)] = np.unpackbits(cores).sum() < 1 + len(others)
+        flags[names.index(mine)] = np.unpackbits(cores).sum() < 1 + len(others)
     else:
         wait_for_requests(
             comm.send(np.packbits(cpu_mask), first, CORES_TAG), label="the first rank of this host"
@@ -149,4 +151,14 @@ def crowded_hosts(comm: Communicator) -> frozenset[str]:
     wait_for_requests(
         comm.all_reduce(flags, "max"), label="which hosts have fewer cores than ranks"
     )
-    return frozenset(itertools.compress(hosts, flags))
+    crowded = set(itertools.compress(names, flags))
+    pairs = zip(comm.hosts, machines, strict=True)
+    return frozenset(host for host, machine in pairs if machine in crowded)
+
+
+def machine_id() -> str:
+    """A text that processes on one machine have in common, and those on no other."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename

@@ -1,4 +1,4 @@
-"""Shared-memory allreduce: each rank of a node sums a share of the bucket; MPI combines the nodes.
+"""Shared-memory allreduce: each rank of a node sums a share of the bucket, then nodes are joined.
 
 Within a node MPI's allreduce copies every byte several times. Here a rank reads the addends where
 they were produced, adds its share of them tile by tile, and writes the sum once.
@@ -9,7 +9,8 @@ the window's `Sync` before and after. One use of a bucket has these phases:
     start    the rank's addend is in its own segment
     barrier  all addends are written, and all ranks have read the last sum
     add      each rank adds its share; with several nodes, into its own segment first, and the ranks
-             of one lane (the same local rank on each node) allreduce that share into the output
+             of one lane (the same local rank on each node) allreduce that share into the output:
+             by a ring of messages (`ring_allreduce.py`), on fast networks by MPI's allreduce
     barrier  the whole sum is in the output
 
 No rank overwrites data that another rank still reads. The output is written only between the two
@@ -31,11 +32,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hpcflow.comm.communicator import COLLECTIVE, Bucket, Communicator, TrafficCounter
+from hpcflow.comm.communicator import (
+    COLLECTIVE,
+    Bucket,
+    Communicator,
+    Request,
+    TrafficCounter,
+)
 from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
 from hpcflow.comm.contiguous_buffers import chunk_of, read_only
 from hpcflow.comm.mpi_communicator import MpiCommunicator, SharedMemoryWindow
 from hpcflow.comm.polling_backoff import wait_for_requests
+from hpcflow.comm.ring_allreduce import SLOW_NETWORK, RingQueue, network_rate
 from hpcflow.errors import CommError
 from hpcflow.platform.rank_logging import say_once
 
@@ -54,18 +62,24 @@ def free_bytes() -> int:
 
 
 class SharedCommunicator(CommunicatorWrapper):
-    """Wraps MPI; buckets of ranks on one node are summed in a shared window.
+    """Wraps MPI; buckets are summed in shared windows within a node, and by messages between nodes.
 
     `node_of` maps a rank to a node, to test several nodes on one; it must not join ranks that share
-    no memory. If the windows do not fit into the free shared memory of some node, all ranks use
-    MPI's bucket, and one line is logged.
+    no memory. With `rings` None, nodes are joined by rings of messages if the network is slow, else
+    by MPI's allreduce. If the windows do not fit into the free shared memory of some node, all
+    ranks use MPI's bucket, and one line is logged.
     """
 
     inner: MpiCommunicator
 
-    def __init__(self, inner: MpiCommunicator, node_of: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self,
+        inner: MpiCommunicator,
+        node_of: Callable[[int], int] | None = None,
+        rings: bool | None = None,
+    ) -> None:
         super().__init__(inner)
-        self._node_of = node_of
+        self._node_of, self._rings = node_of, rings
         nodes = inner.nodes() if node_of is None else [node_of(r) for r in range(inner.size)]
         numbers = {node: i for i, node in enumerate(sorted(set(nodes)))}
         sizes = collections.Counter(nodes)
@@ -75,6 +89,7 @@ class SharedCommunicator(CommunicatorWrapper):
         self.local.traffic = TrafficCounter()  # barrier messages are not counted as user traffic
         in_lane = self.node_count > 1 and self.local.rank < self.lanes
         self.lane = inner.split_by(self.local.rank if in_lane else -1, inner.rank)
+        self.ring = None if self.lane is None else self._ring_of(self.lane)
         self._tags = itertools.count()
         self.buckets: list[_SharedBucket] = []
         self._active: list[_SharedBucket] = []
@@ -84,8 +99,12 @@ class SharedCommunicator(CommunicatorWrapper):
         """A bucket in shared memory if it is large enough and fits, else MPI's; collective."""
         dtype = np.dtype(dtype)
         nbytes = count * dtype.itemsize
-        if not self._worthwhile or nbytes <= SMALL_BYTES:
+        if nbytes <= SMALL_BYTES:
             return self.inner.bucket(count, dtype)
+        if not self._worthwhile:
+            if self.ring is None or not self.ring.serves(nbytes):
+                return self.inner.bucket(count, dtype)
+            return _RingBucket(self.ring, self.traffic, count, dtype)
         need = (self.local.size + 1) * (nbytes + PAGE)
         fits = np.array([need <= MAX_MEMORY_SHARE * free_bytes()], np.int32)
         wait_for_requests(self.inner.all_reduce(fits, "min"))
@@ -101,11 +120,23 @@ class SharedCommunicator(CommunicatorWrapper):
         self.buckets.append(_SharedBucket(self, count, dtype, tag))
         return self.buckets[-1]
 
+    def _ring_of(self, lane: MpiCommunicator) -> RingQueue | None:
+        """The ring of a lane, unless MPI's allreduce is to join the nodes; collective."""
+        lane.traffic = TrafficCounter()  # a bucket counts as one collective
+        if self._rings is None:
+            rate = network_rate(lane)
+            how = "a ring of messages" if rate < SLOW_NETWORK else "MPI"
+            say_once(f"sums between nodes: {how}, for a node moves {rate / 1e6:.0f} MB/s each way")
+            return RingQueue(lane) if rate < SLOW_NETWORK else None
+        return RingQueue(lane) if self._rings else None
+
     def over_subset(self, part: Communicator, ranks: Sequence[int]) -> CommunicatorWrapper:
         """Shared-memory buckets over a subset of the ranks."""
         assert isinstance(part, MpiCommunicator)
         node_of = self._node_of
-        return SharedCommunicator(part, node_of and (lambda rank: node_of(ranks[rank])))
+        return SharedCommunicator(
+            part, node_of and (lambda rank: node_of(ranks[rank])), self._rings
+        )
 
     def close(self) -> None:
         """Free the buckets and communicators; collective."""
@@ -245,16 +276,45 @@ class _SharedBucket:
     def _join_nodes(self, lane: MpiCommunicator) -> Iterator[None]:
         """Allreduce this share over the nodes, in the order in which buckets were started.
 
-        Ranks reach this point in any order of buckets, but MPI matches collectives by the order of
-        calls.
+        Ranks reach this point in any order of buckets, but sums of nodes are matched by the order
+        in which they begin.
         """
-        queue = self._comm.to_reduce
+        queue, ring = self._comm.to_reduce, self._comm.ring
         while queue[0] is not self:
             yield
         queue.popleft()
-        request = lane.reduce_into(self.input[self._share], self._sum[self._share])
+        addend, total = self.input[self._share], self._sum[self._share]
+        request: Request
+        if ring is not None and ring.serves(addend.nbytes):
+            request = ring.start(addend, total)
+        else:
+            request = lane.reduce_into(addend, total)
         while not request.test():
             yield
+
+
+class _RingBucket:
+    """A bucket in private memory, of a rank that is alone on its node."""
+
+    def __init__(
+        self, ring: RingQueue, traffic: TrafficCounter, count: int, dtype: np.dtype
+    ) -> None:
+        self._ring, self._traffic = ring, traffic
+        self._sum, self.input = np.zeros(count, dtype), np.zeros(count, dtype)
+        self.output = read_only(self._sum)
+        self._request: Request | None = None
+
+    def start(self) -> None:
+        if not self.test():
+            raise CommError("a bucket was started again before it was done", rank=self._ring.rank)
+        self._traffic.add(COLLECTIVE, self.input.nbytes)
+        self._request = self._ring.start(self.input, self._sum)
+
+    def test(self) -> bool:
+        return self._request is None or self._request.test()
+
+    def close(self) -> None:
+        self.input = self.output = self._sum = np.zeros(0, self._sum.dtype)
 
 
 def _split_comm(comm: MpiCommunicator, color: int) -> MpiCommunicator:

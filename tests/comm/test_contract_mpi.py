@@ -12,16 +12,23 @@ from .comm_contract import CHECKS, any_source_is_named, done
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(scope="module", params=["mpi", "shared", "shared on two nodes", "shared, uneven"])
+KINDS = ("mpi", "shared", "shared on two nodes", "shared, uneven")
+RINGS = ("rings", "rings on two nodes", "rings, uneven")
+
+
+@pytest.fixture(scope="module", params=[*KINDS, *RINGS])
 def comm(request):
     """The communicator under test, on all ranks; shared windows also for the smallest buckets."""
-    from hpcflow.comm import shared_memory_allreduce
+    from hpcflow.comm import ring_allreduce, shared_memory_allreduce
     from hpcflow.comm.mpi_communicator import world
 
     node_of = {
         "shared": None,
         "shared on two nodes": lambda rank: rank // 2,
         "shared, uneven": lambda rank: ("b", "a", "b", "b")[rank],
+        "rings": lambda rank: rank,
+        "rings on two nodes": lambda rank: rank // 2,
+        "rings, uneven": lambda rank: ("b", "a", "b", "b")[rank],
     }
     if request.param == "mpi":
         yield world()
@@ -29,7 +36,12 @@ def comm(request):
     everyone = world().split(range(world().size))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_memory_allreduce, "SMALL_BYTES", 0)
-        yield (comm := shared_memory_allreduce.SharedCommunicator(everyone, node_of[request.param]))
+        patch.setattr(ring_allreduce, "LEAST_BYTES", 0)
+        comm = shared_memory_allreduce.SharedCommunicator(
+            everyone, node_of[request.param], rings=request.param in RINGS
+        )
+        assert (comm.ring is not None) == (request.param in RINGS and comm.lane is not None)
+        yield comm
     comm.close()
     everyone.close()
 

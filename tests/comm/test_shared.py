@@ -13,16 +13,27 @@ from .comm_contract import done
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture(params=[None, lambda rank: rank // 2], ids=["one node", "two nodes"])
+PLACES = {
+    "one node": (None, None),
+    "two nodes": (lambda rank: rank // 2, False),
+    "two nodes, rings": (lambda rank: rank // 2, True),
+}
+ALONE = (lambda rank: rank, True)  # on a node each, with rings
+
+
+@pytest.fixture(params=PLACES.values(), ids=PLACES)
 def comm(request):
     from hpcflow.comm.mpi_communicator import world
     from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
 
-    comm = SharedCommunicator(world(), request.param)
+    comm = SharedCommunicator(world(), *request.param)
     yield comm
     comm.close()
 
 
+@pytest.mark.parametrize(
+    "comm", [*PLACES.values(), ALONE], ids=[*PLACES, "a node each"], indirect=True
+)
 def test_a_slow_rank_reads_what_it_was_promised(comm):
     """Ranks write, start, poll and read at random moments; every word read is of its own step.
 

@@ -130,10 +130,11 @@ def test_cores_are_counted_by_host(monkeypatch):
 HOSTS = {"a": [{0, 1}, {0, 1}, {2}], "b": [{0}, {0}]}  # three ranks on three cores, two on one
 
 
-def crowded(hosts, cores, monkeypatch):
+def crowded(hosts, cores, monkeypatch, machines=None):
     """What each rank finds, and the bytes and messages that it takes."""
     mine, found, taken = threading.local(), {}, {}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: mine.cores)
+    monkeypatch.setattr(polling_backoff, "machine_id", lambda: mine.machine)
 
     class Counted(CommunicatorWrapper):
         def recv(self, array, source, tag):
@@ -153,7 +154,7 @@ def crowded(hosts, cores, monkeypatch):
     def body(comm):
         comm = Counted(comm)
         comm.hosts, taken[comm.rank] = hosts, []
-        mine.cores = cores[comm.rank]
+        mine.cores, mine.machine = cores[comm.rank], (machines or hosts)[comm.rank]
         found[comm.rank] = crowded_hosts(comm)
 
     on_all(thread_world(len(hosts)), body)
@@ -164,6 +165,13 @@ def test_cores_are_counted_by_host_over_ranks(monkeypatch):
     hosts, left = ("a", "b", "a", "b", "a"), {host: list(cores) for host, cores in HOSTS.items()}
     found, _ = crowded(hosts, [left[host].pop() for host in hosts], monkeypatch)
     assert found == {rank: {"b"} for rank in range(5)}
+
+
+def test_containers_share_the_cores_of_their_machine(monkeypatch):
+    """Four hosts by their names, two of them on one machine, whose one core they share."""
+    hosts, machines = ("a", "b", "c", "d"), ("m", "n", "m", "o")
+    found, _ = crowded(hosts, [{0}, {0}, {0}, {0, 1}], monkeypatch, machines)
+    assert found == {rank: {"a", "c"} for rank in range(4)}
 
 
 @pytest.mark.parametrize("nodes", [2, 8, 32])

@@ -122,7 +122,7 @@ class SegmentItems:
         return bool(acts) and not node.is_state
 
     def _is_light(self, node: Node) -> bool:
-        """Whether a node may be moved ahead of an item: a scalar, its update, a read or a source."""
+        """Whether a node may be moved ahead of an item: a scalar, its update, a read, a source."""
         if self._is_barrier(node) or node.row.message == "copy":
             return False
         scalar = all(spec.shape == () for spec in node.specs)

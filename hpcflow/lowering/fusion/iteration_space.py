@@ -14,7 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcflow.codegen import elementwise_formulas
-from hpcflow.codegen.fused_loop_ir import COLUMN, FULL, JOIN, JOINED, ONE, ROUND, ROW, Begins
+from hpcflow.codegen.fused_loop_ir import (
+    COLUMN,
+    COLUMN_INDEX,
+    COLUMN_SUM,
+    FULL,
+    JOIN,
+    JOINED,
+    NUMBER,
+    OF_ROWS,
+    ONE,
+    ROUND,
+    ROW,
+    Begins,
+    KernelOperand,
+)
 from hpcflow.codegen.llvm_builder import (
     BFLOAT16,
     InstructionBuilder,
@@ -134,7 +148,9 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
             return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
         computed = {*types[:1], *types[len(inputs) :]}
-        return mapping if computed in ({"float"}, {"double"}) else None
+        if computed != {"float"} and not (computed == {"double"} and _has_formulas(node, mapping)):
+            return None
+        return mapping
     if node.row.joins == "concat":
         return _concat_mapping(node, shapes, outputs[0])
     if elementwise_formulas.find_formula(node.type, exact) is None:
@@ -152,6 +168,22 @@ def _result_type(
     values = [LlvmValue(f"%x{i}", of) for i, of in enumerate(types)]
     value = elementwise_formulas.written(InstructionBuilder(), type, values, attrs.value, exact)
     return value and value.type
+
+
+def _has_formulas(node: Node, mapping: NodeMapping) -> bool:
+    """Whether all steps of an operation of float64 have a formula: exponentials have none."""
+    dtype = node.specs[0].dtype
+    kinds = [way for way in mapping.inputs if way != SHAPE_ONLY]
+    operands = tuple(KernelOperand(dtype, FULL if way == BY_ROW_LENGTH else way) for way in kinds)
+    steps = StepBuilder(operands, 2)
+    append_steps(steps, node, mapping, range(len(operands)))
+    return all(
+        step.type in (*OF_ROWS, COLUMN_SUM, COLUMN_INDEX, NUMBER)
+        or _result_type(
+            step.type, ("double",) * len(step.inputs), CanonicalValue(step.attrs), False
+        )
+        for step in steps.steps
+    )
 
 
 def append_steps(
