@@ -27,7 +27,7 @@ from hpcflow.errors import CommError
 CHUNK_BYTES = 32 << 10  # of a message: larger ones wait for an answer of the receiver over TCP
 LEAST_CHUNK_BYTES = 16 << 10  # smaller arrays are cut into fewer parts
 LEAST_BYTES = 4 << 10  # a chunk of the smallest array for which a ring is faster than a tree
-PARTS_IN_FLIGHT = 32  # 1 MiB on its way: the network has work while a rank does not poll
+PARTS_IN_FLIGHT = 16  # the network has work while a rank does not poll
 TAGS = 1 << 10  # a rank is never ahead of another by so many parts
 SLOW_NETWORK = 2e9  # bytes per second: on faster ones Python between messages would be the limit
 PROBE_BYTES, PROBES = 256 << 10, 3

@@ -139,17 +139,18 @@ class Hosts:
         """Take the cable out of a host's port."""
         _run(f"ip -n {self.switch} link set port{index} down")
 
-    def command(self, program: Sequence[str], ranks: int | None = None) -> list[str]:
-        """The command line that runs `program` on one rank of each of the first hosts.
+    def command(self, program: Sequence[str], ranks: int | None = None, each: int = 1) -> list[str]:
+        """The command line that runs `program` on `each` ranks of each of the first hosts.
 
-        All of them unless `ranks` says how many; Open MPI only.
+        All of them unless `ranks` says how many hosts; Open MPI only.
         """
         from hpcflow.launch import launcher_detection
 
         names = self.names[:ranks]
-        start = launcher_detection.start_command(len(names), program)
+        start = launcher_detection.start_command(len(names) * each, program)
         at = start.argv.index("-n")
-        where = ["--host", ",".join(f"{name}:1" for name in names), "--map-by", "ppr:1:node"]
+        slots = ",".join(f"{name}:{each}" for name in names)
+        where = ["--host", slots, "--map-by", f"ppr:{each}:node:oversubscribe"]
         reach = ["--prtemca", "plm_ssh_agent", self.agent]
         inside = [*start.argv[:at], *reach, *where, *start.argv[at:]]
         return [self.agent, self.names[0], shlex.join(inside)]
@@ -160,14 +161,15 @@ class Hosts:
         environ: dict[str, str] | None = None,
         timeout: float = 300,
         ranks: int | None = None,
+        each: int = 1,
     ) -> subprocess.CompletedProcess[str]:
         """Run `program` as `command` says, `environ` added to every rank's environment."""
         from hpcflow.launch import launcher_detection
 
         given = dict(environ or {})
-        base = launcher_detection.start_command(len(self.names[:ranks]), program).env | given
+        base = launcher_detection.start_command(len(self.names[:ranks]) * each, program).env | given
         exported = [f"{name}={value}" for name, value in given.items()]
-        return run_job(self.command(["env", *exported, *program], ranks), base, timeout)
+        return run_job(self.command(["env", *exported, *program], ranks, each), base, timeout)
 
 
 def run_job(
