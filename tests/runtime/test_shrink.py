@@ -22,6 +22,14 @@ SCRIPT = f"""
     import numpy as np
     import hpcflow as hf
 
+    if os.environ.get("RINGS"):  # as if each rank were on a node of its own, on a slow network
+        from hpcflow.comm.shared_memory_allreduce import SharedCommunicator
+        begin = SharedCommunicator.__init__
+
+        def as_nodes(self, inner, node_of=None, rings=None):
+            begin(self, inner, lambda rank: rank, True)
+
+        SharedCommunicator.__init__ = as_nodes
     victims = {{int(r): int(step) for r, step in (w.split(":") for w in sys.argv[2:])}}
     data = np.random.default_rng(1).normal(size=({SAMPLES}, 20)).astype(np.float32)
     true = np.arange(20, dtype=np.float32) / 20
@@ -156,6 +164,16 @@ def test_the_others_make_the_same_joined_batches(tmp_path):
         for share in shard_epoch(SAMPLES, BATCH, 3, epoch, 1, 0):
             if (epoch, share.step) >= (1, 1):  # from the step in which it died
                 assert trained[epoch, share.step] == sorted(share.indices.tolist())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["before", "0", "1", "2"])
+def test_rings_go_on_without_the_dead(tmp_path, where):
+    """Killed between steps, and at the start of its first, second and third sum."""
+    code, output = run(tmp_path, 4, "2:9", WHERE=where, RINGS="1")
+    assert code == 0, output
+    assert "LOST [2] 3" in output
+    check(tmp_path, [0, 1, 3], output)
 
 
 @pytest.mark.slow
