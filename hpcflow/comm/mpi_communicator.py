@@ -38,6 +38,7 @@ from hpcflow.comm.mpi_requests import (
     ChunkedChannel,
     FailedTransfer,
     MpiTransfer,
+    PacedChannel,
     PersistentChannel,
     ProbedChannel,
     RequestGroup,
@@ -49,6 +50,7 @@ from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.rank_logging import logger
 
 LARGEST_PIECE = 1 << 30  # elements of one call: MPI-3 counts are 32-bit integers
+LEAST_PACED_BYTES = 64 << 10  # smaller messages are sent before they are received
 LET_OTHERS_DIE_S = 0.5
 UNIT = 1 << 20  # bytes in one unit of the datatype of larger messages
 
@@ -174,7 +176,10 @@ class MpiCommunicator(Communicator):
             return ProbedChannel(self, array, tag)
         data = byte_view(array, writable=True)
         if not self._in_pieces(data, source):
-            return self._recv_channel(array, source, tag, short)
+            receive = self._recv_channel(array, source, tag, short)
+            near = source == self.ANY or self.hosts[source] == self.hosts[self.rank]
+            large = not near and data.nbytes >= LEAST_PACED_BYTES
+            return PacedChannel(self, receive, source, tag) if large else receive
         pieces = chunks_of(data)
         first = self._recv_channel(pieces[0], source, tag, short)
         rest = [self._recv_channel(piece, source, tag) for piece in pieces[1:]]

@@ -10,13 +10,14 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from hpcflow.comm.mpi_library import initialized_mpi
 from hpcflow.comm.mpi_requests import MpiTransfer
 from hpcflow.errors import DeathError
 
 AT_ONCE = 32  # expected messages probed one by one in one call
+PACED_BYTES = 256 << 10  # of paced messages that are received at a time
 
 
 class ProbingCommunicator(Protocol):
@@ -31,6 +32,14 @@ class ProbingCommunicator(Protocol):
         ...
 
 
+class _Expected(NamedTuple):
+    """A message whose receive starts when it is available."""
+
+    receive: Callable[[int], MpiTransfer]
+    token: Any
+    paced: bool
+
+
 class MpiCompletionQueue:
     """Finds completed requests by `MPI_Testsome` over all requests in flight."""
 
@@ -38,8 +47,9 @@ class MpiCompletionQueue:
         self._owner = owner
         self._requests: list[Any] = []  # mpi4py requests, parallel to _transfers
         self._transfers: list[MpiTransfer] = []
-        # (source, tag) of a message -> function that starts its receive, token
-        self._expected: dict[tuple[int, int], tuple[Callable[[int], MpiTransfer], Any]] = {}
+        # (source, tag) of a message -> function that starts its receive, token, whether it is paced
+        self._expected: dict[tuple[int, int], _Expected] = {}
+        self._paced: dict[MpiTransfer, int] = {}  # paced receives in flight -> bytes
         self._statuses: list[Any] = []  # of completed requests; filled by mpi4py
         self._completed: collections.deque[Any] = collections.deque()
 
@@ -53,10 +63,22 @@ class MpiCompletionQueue:
             self._completed.append(token)
 
     def expect(
-        self, source: int, tag: int, receive: Callable[[int], MpiTransfer], token: Any
+        self,
+        source: int,
+        tag: int,
+        receive: Callable[[int], MpiTransfer],
+        token: Any,
+        paced: bool = False,
     ) -> None:
-        """When a matching message is available, start its receive by `receive(bytes)`; watch it."""
-        self._expected[source, tag] = receive, token
+        """When a matching message is available, start its receive by `receive(bytes)`; watch it.
+
+        With `paced` only when less than PACED_BYTES of other paced messages are being received.
+        Several senders would else fill the queue of this host's port at once, and TCP waits 0.2 s
+        before it repeats what a full queue has dropped. A sender sends a large message only once
+        its receive has been started. Messages that are not available do not count, so none waits
+        for one that comes later.
+        """
+        self._expected[source, tag] = _Expected(receive, token, paced)
 
     def finished(self) -> collections.deque[Any]:
         """Make progress; returns the queue of tokens of completed requests."""
@@ -78,6 +100,7 @@ class MpiCompletionQueue:
             transfer = transfers[place]
             completed.append(transfer.token)
             transfer.end(status)
+            self._paced.pop(transfer, None)
         for place in sorted(places, reverse=True):  # swap with the last, then pop
             last_request, last_transfer = requests.pop(), transfers.pop()
             if place < len(requests):
@@ -91,6 +114,7 @@ class MpiCompletionQueue:
         for transfer in self._transfers:
             if transfer.check_after_failure(succeeded, lambda peer: faults.get(peer, error)):
                 self._completed.append(transfer.token)
+                self._paced.pop(transfer, None)
             else:
                 pending.append(transfer)
         self._transfers, self._requests = pending, [transfer.request for transfer in pending]
@@ -107,36 +131,43 @@ class MpiCompletionQueue:
         owner, expected = self._owner, self._expected
         while expected and (envelope := owner.probe_any()) is not None:
             source, tag, nbytes = envelope
-            if (source, tag) in expected:
-                self._receive((source, tag), nbytes)
+            if (source, tag) in expected and self._receive((source, tag), nbytes):
                 continue
             for key in list(itertools.islice(expected, AT_ONCE)):
                 try:
                     there = owner.probe(*key)
                 except DeathError:  # raised by the next test of the expected message
-                    self._completed.append(expected.pop(key)[1])
+                    self._completed.append(expected.pop(key).token)
                     continue
-                if there is not None:
-                    self._receive(key, there[1])
-                else:
+                if there is None or not self._receive(key, there[1]):
                     expected[key] = expected.pop(key)
             return
 
-    def _receive(self, key: tuple[int, int], nbytes: int) -> None:
-        receive, token = self._expected.pop(key)
-        self.add(receive(nbytes), token)
+    def _receive(self, key: tuple[int, int], nbytes: int) -> bool:
+        """Start to receive an available message, unless it is paced and has to wait."""
+        receive, token, paced = self._expected[key]
+        if paced and sum(self._paced.values()) >= PACED_BYTES:
+            return False
+        del self._expected[key]
+        transfer = receive(nbytes)
+        self.add(transfer, token)
+        if paced and transfer.active:
+            self._paced[transfer] = nbytes
+        return True
 
     def tokens(self) -> list[Any]:
         """Tokens of all requests that were not popped."""
         waiting = [transfer.token for transfer in self._transfers]
-        return [*self._completed, *waiting, *(token for _, token in self._expected.values())]
+        expected = [message.token for message in self._expected.values()]
+        return [*self._completed, *waiting, *expected]
 
     def drop_tokens(self, predicate: Callable[[Any], bool]) -> None:
         """Remove the tokens for which `predicate` is true."""
         self._transfers = [t for t in self._transfers if not predicate(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
+        self._paced = {t: size for t, size in self._paced.items() if not predicate(t.token)}
         self._expected = {
-            k: entry for k, entry in self._expected.items() if not predicate(entry[1])
+            k: message for k, message in self._expected.items() if not predicate(message.token)
         }
         remaining = [token for token in self._completed if not predicate(token)]
         self._completed.clear()

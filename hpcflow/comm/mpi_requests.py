@@ -42,6 +42,21 @@ class TransferCommunicator(Protocol):
         ...
 
 
+class PacedQueue(CompletionQueue, Protocol):
+    """A completion queue that can start receives one after the other."""
+
+    def expect(
+        self,
+        source: int,
+        tag: int,
+        receive: Callable[[int], Any],
+        token: Any,
+        paced: bool = False,
+    ) -> None:
+        """When a message is available, start its receive; with `paced` few at a time."""
+        ...
+
+
 class MpiTransfer:
     """One nonblocking call; `label` is (kind, peer, tag); a receive has a `status`."""
 
@@ -268,6 +283,54 @@ class ChunkedChannel:
         """Close the channels of all chunks."""
         for piece in self._pieces:
             piece.close()
+
+
+class PacedChannel:
+    """A large receive from another host, which starts when its message is available.
+
+    The completion queue starts few of them at a time: see `MpiCompletionQueue.expect`.
+    """
+
+    def __init__(
+        self, owner: TransferCommunicator, receive: PersistentChannel, source: int, tag: int
+    ) -> None:
+        self._owner, self._receive, self._tag = owner, receive, tag
+        self.source, self.nbytes, self._awaited = source, 0, False
+
+    def start(self) -> None:
+        """Await the message."""
+        if self._awaited or self._receive.active:
+            raise self._receive.failed("started again before it was done")
+        self._awaited = True
+
+    def test(self) -> bool:
+        """Whether it has been received; raises the CommError by which it failed."""
+        if self._awaited:
+            envelope = self._owner.probe(self.source, self._tag)
+            if envelope is None:
+                return False
+            self._begin(envelope[1])
+        if not self._receive.test():
+            return False
+        self.nbytes = self._receive.nbytes
+        return True
+
+    def watched_by(self, watch: PacedQueue, token: Any) -> None:
+        """Add it to `watch`, which starts the receive."""
+        if self._awaited:
+            watch.expect(self.source, self._tag, self._begin, token, paced=True)
+        else:
+            watch.add(self._receive, token)
+
+    def _begin(self, nbytes: int) -> PersistentChannel:
+        self._awaited = False
+        self._receive.start()
+        return self._receive
+
+    def close(self) -> None:
+        """Cancel the receive and free the request."""
+        self._awaited = False
+        self._receive.close()
 
 
 def chunks_of(array: np.ndarray) -> list[np.ndarray]:

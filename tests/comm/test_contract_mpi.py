@@ -88,3 +88,52 @@ def test_a_large_message_within_a_node_takes_many_tests():
     done(sent)
     receiver.close()
     done(world.barrier())
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("watched", [False, True])
+def test_large_messages_of_other_hosts_are_received_in_turn(monkeypatch, watched):
+    """Each has what its sender sent, step after step; a short one stands for a missing value."""
+    from hpcflow.comm.mpi_communicator import world
+    from hpcflow.comm.mpi_requests import PacedChannel
+
+    comm = world()
+    monkeypatch.setattr(comm, "hosts", tuple(f"host{rank}" for rank in range(comm.size)))
+    count = 50_000
+    if comm.rank:
+        data = np.zeros(count)
+        send = comm.send_channel(data, 0, 8)
+        for step in range(4):
+            data[:] = 10 * step + comm.rank
+            send.start()
+            done(send)
+        done(comm.send(np.zeros(0), 0, 8))
+        send.close()
+        done(comm.barrier())
+        return
+    arrays = np.zeros((comm.size, count))
+    peers = range(1, comm.size)
+    channels = {rank: comm.recv_channel(arrays[rank], rank, 8, short=True) for rank in peers}
+    assert all(isinstance(channel, PacedChannel) for channel in channels.values())
+    for step in range(5):
+        for rank, channel in channels.items():
+            channel.start()
+            with pytest.raises(CommError, match="started again"):
+                channel.start()
+            if watched:
+                channel.watched_by(comm.watch, rank)
+        pending = set(channels)
+        while pending:
+            if watched:
+                finished = comm.watch.finished()
+                over = {finished.popleft() for _ in range(len(finished))}
+                assert all(channels[rank].test() for rank in over)
+            else:
+                over = {rank for rank in pending if channels[rank].test()}
+            pending -= over
+        assert {channel.nbytes for channel in channels.values()} == {8 * count if step < 4 else 0}
+        expected = 10 * min(step, 3) + np.arange(comm.size)
+        assert (arrays[1:] == expected[1:, None]).all()
+    for channel in channels.values():
+        channel.close()
+    done(comm.barrier())

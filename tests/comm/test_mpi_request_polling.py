@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from hpcflow.comm import mpi_request_polling
 from hpcflow.comm.mpi_request_polling import MpiCompletionQueue
 from hpcflow.errors import DeathError
 
@@ -45,3 +48,62 @@ def test_other_errors_are_raised() -> None:
     watch.expect(1, 20, lambda nbytes: Received(), "from 1")  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError):
         watch.finished()
+
+
+class Transfer:
+    """A receive in flight until it is `over`."""
+
+    def __init__(self) -> None:
+        self.active, self.over, self.token, self.request = True, False, None, self
+
+    def end(self, status: object) -> None:
+        self.active = False
+
+
+class Library:
+    """MPI's Testsome over such transfers."""
+
+    class Request:
+        @staticmethod
+        def Testsome(requests: list[Transfer], statuses: list[object]) -> list[int]:
+            places = [i for i, request in enumerate(requests) if request.over]
+            statuses[:] = [None] * len(places)
+            return places
+
+
+def test_paced_messages_are_received_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only available ones count: a message that comes late keeps no other waiting."""
+    monkeypatch.setattr(mpi_request_polling, "initialized_mpi", Library)
+    available: dict[tuple[int, int], int] = {}
+    started: dict[int, Transfer] = {}
+
+    class Inbox:
+        def probe_any(self) -> tuple[int, int, int] | None:
+            key = next((key for key in available if key[0] not in started), None)
+            return None if key is None else (*key, available[key])
+
+        def probe(self, source: int, tag: int) -> tuple[int, int] | None:
+            there = (source, tag) in available and source not in started
+            return (source, available[source, tag]) if there else None
+
+    def receive(source: int) -> Callable[[int], Transfer]:
+        return lambda nbytes: started.setdefault(source, Transfer())
+
+    watch, large = MpiCompletionQueue(Inbox()), mpi_request_polling.PACED_BYTES
+    for source in range(5):
+        watch.expect(source, 3, receive(source), source, paced=source != 4)  # type: ignore[arg-type]
+    for source in (1, 2, 3, 4):  # that of 0 comes last
+        available[source, 3] = large
+    assert not watch.finished() and set(started) == {1, 4}
+    started[1].over = True
+    assert list(watch.finished()) == [1]
+    watch.finished().clear()
+    assert set(started) == {1, 2, 4}
+    watch.drop_tokens(lambda token: token == 2)  # of a step that was given up
+    watch.finished()
+    assert set(started) == {1, 2, 3, 4}
+    available[0, 3] = large
+    started[3].over = started[4].over = True
+    assert set(watch.finished()) == {3, 4}
+    watch.finished().clear()
+    assert set(started) == {0, 1, 2, 3, 4}
