@@ -77,6 +77,8 @@ PLAN = (
     Benchmark("collective_training", "collective_training.py --rounds 4", ["torch"]),
     Benchmark("allreduce", "allreduce.py --rounds 1", ["torch"]),
     Benchmark("overlap", "overlap.py", as_root=True),
+    Benchmark("network_allreduce", "network_allreduce.py", ["torch"], as_root=True),
+    Benchmark("network_servers", "network_servers.py", as_root=True),
     Benchmark(
         "checkpoint", "checkpoint.py --behind --rounds 1 --repeats 4", ["torch", "tf", "mpio"]
     ),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,11 +41,12 @@ class RingQueue:
     """
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm = comm
-        self._waiting: collections.deque[tuple[RingSum, slice]] = collections.deque()
-        self._moving: list[tuple[RingSum, Iterator[None]]] = []
-        self._started = 0  # parts
+        assert comm.watch is not None, "requests are not tested one by one"
+        self._comm, self._watch = comm, comm.watch
+        self._waiting: collections.deque[_Part] = collections.deque()
+        self._in_flight = self._started = 0  # parts
         self._failure: CommError | None = None
+        self.turns = 0  # calls of `advance`
 
     @property
     def rank(self) -> int:
@@ -57,8 +59,12 @@ class RingQueue:
 
     def start(self, addend: np.ndarray, total: np.ndarray) -> RingSum:
         """Start to sum the one-dimensional `addend` into `total`, which is other memory."""
-        request = RingSum(self, addend, total)
-        self._waiting.extend((request, part) for part in parts_of(addend, self._comm.size))
+        request = RingSum(self)
+        for part in parts_of(addend, self._comm.size):
+            steps = self._steps(addend[part], total[part], self._started % TAGS)
+            self._waiting.append(_Part(request, steps))
+            self._started += 1
+            request.parts_left += 1
         self.advance()
         return request
 
@@ -69,24 +75,35 @@ class RingQueue:
         """
         if self._failure is not None:
             raise self._failure
-        while self._waiting and len(self._moving) < PARTS_IN_FLIGHT:
-            request, part = self._waiting.popleft()
-            steps = self._steps(request.addend[part], request.total[part], self._started % TAGS)
-            self._started += 1
-            self._moving.append((request, steps))
-        for moving in list(self._moving):
-            request, steps = moving
-            try:
-                is_over = next(steps, self) is self
-            except CommError as error:
-                self._failure = error  # what the other parts have received is not a sum
-                raise
-            if is_over:
-                self._moving.remove(moving)
-                request.parts_left -= 1
+        self.turns += 1
+        try:
+            self._begin_parts()
+            for _ in range(2):  # MPI_Testsome reports in the next call what it receives in one
+                completed = self._watch.finished()
+                while completed:
+                    self._continue(*completed.popleft())
+                    self._begin_parts()
+        except CommError as error:
+            self._failure = error  # what the other parts have received is not a sum
+            raise
 
-    def _steps(self, addend: np.ndarray, total: np.ndarray, tag: int) -> Iterator[None]:
-        """Sum one part; yields while it waits for messages."""
+    def _begin_parts(self) -> None:
+        while self._waiting and self._in_flight < PARTS_IN_FLIGHT:
+            self._in_flight += 1
+            self._continue(self._waiting.popleft(), None)
+
+    def _continue(self, part: _Part, awaited: Request | None) -> None:
+        """Continue a part after the message that it has awaited, up to one that is missing."""
+        while awaited is None or awaited.test():
+            awaited = next(part.steps, None)
+            if awaited is None:
+                part.request.parts_left -= 1
+                self._in_flight -= 1
+                return
+        self._watch.add(awaited, (part, awaited))
+
+    def _steps(self, addend: np.ndarray, total: np.ndarray, tag: int) -> Iterator[Request]:
+        """Sum one part; yields the messages that it awaits."""
         comm, rank, size = self._comm, self._comm.rank, self._comm.size
         left, right = (rank - 1) % size, (rank + 1) % size
         chunks = [chunk_of(addend.size, size, i) for i in range(size)]
@@ -97,20 +114,16 @@ class RingQueue:
             came = room[: chunks[into].stop - chunks[into].start]
             received = comm.recv(came, left, tag)
             sends[out] = comm.send((total if step else addend)[chunks[out]], right, tag)
-            while not received.test():
-                yield
+            yield received
             np.add(came, addend[chunks[into]], out=total[chunks[into]])
         for step in range(size - 1):
             out, into = (rank + 1 - step) % size, (rank - step) % size
-            while into in sends and not sends[into].test():
-                yield
+            if into in sends:
+                yield sends.pop(into)
             received = comm.recv(total[chunks[into]], left, tag)
             sends[out] = comm.send(total[chunks[out]], right, tag)
-            while not received.test():
-                yield
-        for sent in sends.values():
-            while not sent.test():
-                yield
+            yield received
+        yield from sends.values()
 
 
 def network_rate(comm: Communicator) -> float:
@@ -136,15 +149,26 @@ def network_rate(comm: Communicator) -> float:
 class RingSum:
     """One sum of a `RingQueue`."""
 
-    def __init__(self, queue: RingQueue, addend: np.ndarray, total: np.ndarray) -> None:
-        self._queue, self.addend, self.total = queue, addend, total
-        self.parts_left = len(parts_of(addend, queue._comm.size))
+    def __init__(self, queue: RingQueue) -> None:
+        self._queue, self._turn, self.parts_left = queue, queue.turns, 0
 
     def test(self) -> bool:
-        """Whether `total` holds the sum and all messages have been sent."""
+        """Whether the total holds the sum and all messages have been sent.
+
+        Of several sums that are tested in turns, one advances the queue.
+        """
         if self.parts_left:
-            self._queue.advance()
+            if self._turn == self._queue.turns:
+                self._queue.advance()
+            self._turn = self._queue.turns
         return not self.parts_left
+
+
+class _Part(NamedTuple):
+    """A part of a sum, and the steps that are left of it."""
+
+    request: RingSum
+    steps: Iterator[Request]
 
 
 def parts_of(array: np.ndarray, size: int) -> list[slice]:

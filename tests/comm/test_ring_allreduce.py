@@ -100,7 +100,7 @@ class Cut:
     """A communicator whose receives fail."""
 
     def __init__(self, comm: Communicator) -> None:
-        self._comm, self.rank, self.size = comm, comm.rank, comm.size
+        self._comm, self.rank, self.size, self.watch = comm, comm.rank, comm.size, comm.watch
         self.send: Callable[..., Any] = comm.send
 
     def recv(self, array: np.ndarray, source: int, tag: int) -> Any:
