@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcflow.codegen import vector_math
 from hpcflow.codegen.llvm_builder import (
-    BFLOAT16,
+    HALVES,
     InstructionBuilder,
     LlvmValue,
     number,
@@ -248,8 +248,8 @@ def _identity(b: InstructionBuilder, x: LlvmValue, **_: Any) -> LlvmValue:
 def _cast(b: InstructionBuilder, x: LlvmValue, dtype: Any = None, **_: Any) -> Any:
     target_type = storage_type_of(dtype)
     value = b.convert(x, value_type(target_type)) if target_type else None
-    if value is not None and target_type == BFLOAT16:
-        return b.from_bfloat16(b.rounded_to_bfloat16(value))
+    if value is not None and target_type in HALVES:
+        return b.widened(b.rounded(value, target_type), target_type)
     return value
 
 

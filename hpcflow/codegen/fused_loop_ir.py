@@ -20,7 +20,7 @@ COLUMN_SUM = "ColumnSum"  # the sum of all rows; only as a result
 JOIN = "Join"  # concatenates rows to longer ones (JOINED); only as a result
 COLUMN_INDEX = "Place"  # the index of an element in its row; no inputs
 NUMBER = "Number"  # a constant: attributes `value` and `dtype`; no inputs
-ROUND = "Round"  # to the nearest bfloat16; only as a result, or joined
+ROUND = "Round"  # to the 16-bit floats of attribute `storage`; only as a result, or joined
 OF_ROWS = (SUM, MAX)
 
 

@@ -8,14 +8,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.platform.cpu_features import converts_float16
+
 # NumPy dtype -> LLVM type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
-BFLOAT16 = "bfloat16"  # float32 without its last 16 bits: computed with as float
+BFLOAT16 = "bfloat16"  # float32 without its last 16 bits
+HALVES = {BFLOAT16: "i16", "float16": "half"}  # 16-bit floats in memory; computed with as float
 BYTES = {type: np.dtype(name).itemsize for name, type in TYPES.items()}  # bytes of an element
 LINE = 64  # bytes of a cache line
 MEMORY = {
     **{type: type for type in ("float", "double", "i32", "i64")},
-    **{"i1": "i8", BFLOAT16: "i16"},
+    **{"i1": "i8", **HALVES},
 }
 
 
@@ -27,13 +30,16 @@ def type_of(dtype: Any) -> str | None:
 
 @functools.cache
 def storage_type_of(dtype: Any) -> str | None:
-    """The type of an element in memory: `type_of`, or BFLOAT16, whose values are floats."""
-    return BFLOAT16 if np.dtype(dtype).name == BFLOAT16 else type_of(dtype)
+    """The type of an element in memory: `type_of`, or one of HALVES, whose values are floats."""
+    name = np.dtype(dtype).name
+    if name in HALVES:
+        return name if name == BFLOAT16 or converts_float16() else None
+    return type_of(dtype)
 
 
 def value_type(storage: str) -> str:
     """The type of a value that is loaded from memory of a type."""
-    return "float" if storage == BFLOAT16 else storage
+    return "float" if storage in HALVES else storage
 
 
 FREE = ", !llvm.access.group !0"  # tag of accesses without loop-carried dependence: see `metadata`
@@ -143,14 +149,24 @@ class InstructionBuilder:
         word = words.get((x.type, type))
         return (word and self.add(f"{word} {x.type} {x.text} to {type}", type)) or None
 
-    def from_bfloat16(self, bits: LlvmValue) -> LlvmValue:
-        """The float of the 16 bits of a bfloat16."""
+    def widened(self, value: LlvmValue, storage: str) -> LlvmValue:
+        """The float of a 16-bit float as it is in memory."""
+        if storage == BFLOAT16:
+            return self._from_bfloat16(value)
+        return self.add(f"fpext half {value.text} to float", "float")
+
+    def rounded(self, x: LlvmValue, storage: str) -> LlvmValue:
+        """A float rounded to the nearest 16-bit float, to even in the middle, as in memory."""
+        if storage == BFLOAT16:
+            return self._rounded_to_bfloat16(x)
+        return self.add(f"fptrunc float {x.text} to half", "half")
+
+    def _from_bfloat16(self, bits: LlvmValue) -> LlvmValue:
         wide = self.add(f"zext i16 {bits.text} to i32", "i32")
         upper = self.add(f"shl i32 {wide.text}, 16", "i32")
         return self.add(f"bitcast i32 {upper.text} to float", "float")
 
-    def rounded_to_bfloat16(self, x: LlvmValue) -> LlvmValue:
-        """A float rounded to the nearest bfloat16, to even in the middle, as its 16 bits."""
+    def _rounded_to_bfloat16(self, x: LlvmValue) -> LlvmValue:
         bits = self.add(f"bitcast float {x.text} to i32", "i32")
         upper = self.add(f"lshr i32 {bits.text}, 16", "i32")
         odd = self.add(f"and i32 {upper.text}, 1", "i32")
@@ -169,8 +185,8 @@ class InstructionBuilder:
         """Load the value at an address."""
         memory = MEMORY.get(type, type)
         value = self.add(f"load {memory}, ptr {at.text}{tag}", memory)
-        if type == BFLOAT16:
-            return self.from_bfloat16(value)
+        if type in HALVES:
+            return self.widened(value, type)
         return self.add(f"icmp ne i8 {value.text}, 0", "i1") if type == "i1" else value
 
     def store(self, value: LlvmValue, at: LlvmValue, tag: str = "") -> None:

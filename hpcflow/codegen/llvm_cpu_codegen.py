@@ -193,7 +193,7 @@ class LoopBodyWriter:
     ) -> LlvmValue | None:
         """The value of a step; None if it has no formula for these operands."""
         if step.type == ROUND:
-            return lines.rounded_to_bfloat16(inputs[0])
+            return lines.rounded(inputs[0], step.attrs["storage"])
         value: LlvmValue | None = written(lines, step.type, inputs, step.attrs, self.exact)
         return value
 

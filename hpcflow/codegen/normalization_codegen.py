@@ -5,7 +5,7 @@ contiguous, so that they fill vector registers. The rows are cut into blocks tha
 cache: the second pass over a block, for its variance about its own mean, reads no memory. Threads
 share the blocks, and each block has partial results of its own, so that results do not depend on
 the number of threads. Sizes are those of the arrays: one kernel serves all. Statistics and partial
-results of bfloat16 arrays are float32.
+results of 16-bit arrays are float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from hpcflow.codegen.llvm_builder import (
-    BFLOAT16,
+    HALVES,
     LlvmValue,
     number,
     storage_type_of,
@@ -280,8 +280,8 @@ class _Writer(BasicBlocks):
                     [self._element(base, lane, self.storage) for base in rows],
                     [self._element(base, lane, self.type) for base in lane_values],
                 )
-                if self.storage == BFLOAT16:
-                    result = self.rounded_to_bfloat16(result)
+                if self.storage in HALVES:
+                    result = self.rounded(result, self.storage)
                 self.store(result, self.element_address(out, lane.i, self.storage), lane.tag)
 
 

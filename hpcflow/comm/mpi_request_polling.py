@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,9 @@ from hpcflow.comm.mpi_requests import MpiTransfer
 from hpcflow.errors import DeathError
 
 AT_ONCE = 32  # expected messages probed one by one in one call
-PACED_BYTES = 256 << 10  # of paced messages that are received at a time
+PACED_BYTES = 256 << 10  # of paced messages that are received at a time, at least
+SLOWEST_PACED_S = 1.0  # a message that takes longer does not count: its sender may hang
+PACED_S = 2e-3  # ... and so many as have come in this time: fast networks need more on their way
 
 
 class ProbingCommunicator(Protocol):
@@ -40,6 +43,14 @@ class _Expected(NamedTuple):
     paced: bool
 
 
+class _Paced(NamedTuple):
+    """A paced receive: its bytes, those in flight with it when it started, and when that was."""
+
+    nbytes: int
+    in_flight: int
+    start: float
+
+
 class MpiCompletionQueue:
     """Finds completed requests by `MPI_Testsome` over all requests in flight."""
 
@@ -49,7 +60,8 @@ class MpiCompletionQueue:
         self._transfers: list[MpiTransfer] = []
         # (source, tag) of a message -> function that starts its receive, token, whether it is paced
         self._expected: dict[tuple[int, int], _Expected] = {}
-        self._paced: dict[MpiTransfer, int] = {}  # paced receives in flight -> bytes
+        self._paced: dict[MpiTransfer, _Paced] = {}  # paced receives in flight
+        self._pace = 0.0  # bytes per second of the last of them
         self._statuses: list[Any] = []  # of completed requests; filled by mpi4py
         self._completed: collections.deque[Any] = collections.deque()
 
@@ -72,11 +84,11 @@ class MpiCompletionQueue:
     ) -> None:
         """When a matching message is available, start its receive by `receive(bytes)`; watch it.
 
-        With `paced` only when less than PACED_BYTES of other paced messages are being received.
-        Several senders would else fill the queue of this host's port at once, and TCP waits 0.2 s
-        before it repeats what a full queue has dropped. A sender sends a large message only once
-        its receive has been started. Messages that are not available do not count, so none waits
-        for one that comes later.
+        With `paced` only when few bytes of other paced messages are being received. Several
+        senders would else fill the queue of this host's port at once, and TCP waits 0.2 s before it
+        repeats what a full queue has dropped. A sender sends a large message only once its receive
+        has been started. Messages that are not available do not count, so none waits for one that
+        comes later.
         """
         self._expected[source, tag] = _Expected(receive, token, paced)
 
@@ -100,7 +112,8 @@ class MpiCompletionQueue:
             transfer = transfers[place]
             completed.append(transfer.token)
             transfer.end(status)
-            self._paced.pop(transfer, None)
+            if self._paced:
+                self._end_paced(transfer)
         for place in sorted(places, reverse=True):  # swap with the last, then pop
             last_request, last_transfer = requests.pop(), transfers.pop()
             if place < len(requests):
@@ -114,7 +127,7 @@ class MpiCompletionQueue:
         for transfer in self._transfers:
             if transfer.check_after_failure(succeeded, lambda peer: faults.get(peer, error)):
                 self._completed.append(transfer.token)
-                self._paced.pop(transfer, None)
+                self._end_paced(transfer)
             else:
                 pending.append(transfer)
         self._transfers, self._requests = pending, [transfer.request for transfer in pending]
@@ -146,14 +159,21 @@ class MpiCompletionQueue:
     def _receive(self, key: tuple[int, int], nbytes: int) -> bool:
         """Start to receive an available message, unless it is paced and has to wait."""
         receive, token, paced = self._expected[key]
-        if paced and sum(self._paced.values()) >= PACED_BYTES:
+        late = time.perf_counter() - SLOWEST_PACED_S
+        in_flight = sum(message.nbytes for message in self._paced.values() if message.start > late)
+        if paced and in_flight >= max(PACED_BYTES, self._pace * PACED_S):
             return False
         del self._expected[key]
         transfer = receive(nbytes)
         self.add(transfer, token)
         if paced and transfer.active:
-            self._paced[transfer] = nbytes
+            self._paced[transfer] = _Paced(nbytes, in_flight + nbytes, time.perf_counter())
         return True
+
+    def _end_paced(self, transfer: MpiTransfer) -> None:
+        paced = self._paced.pop(transfer, None)
+        if paced is not None:
+            self._pace = paced.in_flight / (time.perf_counter() - paced.start)
 
     def tokens(self) -> list[Any]:
         """Tokens of all requests that were not popped."""
@@ -165,7 +185,7 @@ class MpiCompletionQueue:
         """Remove the tokens for which `predicate` is true."""
         self._transfers = [t for t in self._transfers if not predicate(t.token)]
         self._requests = [transfer.request for transfer in self._transfers]
-        self._paced = {t: size for t, size in self._paced.items() if not predicate(t.token)}
+        self._paced = {t: paced for t, paced in self._paced.items() if not predicate(t.token)}
         self._expected = {
             k: message for k, message in self._expected.items() if not predicate(message.token)
         }

@@ -296,6 +296,7 @@ class PacedChannel:
     ) -> None:
         self._owner, self._receive, self._tag = owner, receive, tag
         self.source, self.nbytes, self._awaited = source, 0, False
+        self._failure: CommError | None = None  # of the start, raised once by test
 
     def start(self) -> None:
         """Await the message."""
@@ -310,6 +311,9 @@ class PacedChannel:
             if envelope is None:
                 return False
             self._begin(envelope[1])
+        if self._failure is not None:
+            error, self._failure = self._failure, None
+            raise error
         if not self._receive.test():
             return False
         self.nbytes = self._receive.nbytes
@@ -322,10 +326,19 @@ class PacedChannel:
         else:
             watch.add(self._receive, token)
 
-    def _begin(self, nbytes: int) -> PersistentChannel:
+    def _begin(self, nbytes: int) -> PersistentChannel | FailedTransfer:
         self._awaited = False
-        self._receive.start()
+        try:
+            self._receive.start()
+        except CommError as error:
+            self._failure = error
+            return FailedTransfer(error)
         return self._receive
+
+    def abandon(self) -> None:
+        """Receive what may still come: its sender waits for that, though nobody tests this."""
+        if self._awaited:
+            self._begin(0)
 
     def close(self) -> None:
         """Cancel the receive and free the request."""

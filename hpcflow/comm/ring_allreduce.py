@@ -14,6 +14,7 @@ ranks receive the same bits.
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -58,14 +59,18 @@ class RingQueue:
         return nbytes >= LEAST_BYTES * self._comm.size
 
     def start(self, addend: np.ndarray, total: np.ndarray) -> RingSum:
-        """Start to sum the one-dimensional `addend` into `total`, which is other memory."""
+        """Start to sum the one-dimensional `addend` into `total`, which is other memory.
+
+        A message that fails is an error of the request's `test`.
+        """
         request = RingSum(self)
         for part in parts_of(addend, self._comm.size):
             steps = self._steps(addend[part], total[part], self._started % TAGS)
             self._waiting.append(_Part(request, steps))
             self._started += 1
             request.parts_left += 1
-        self.advance()
+        with contextlib.suppress(CommError):
+            self.advance()
         return request
 
     def advance(self) -> None:

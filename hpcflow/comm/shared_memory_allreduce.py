@@ -25,6 +25,7 @@ other rank reads.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import os
 import time
@@ -93,6 +94,7 @@ class SharedCommunicator(CommunicatorWrapper):
         self._tags = itertools.count()
         self.buckets: list[_SharedBucket] = []
         self._active: list[_SharedBucket] = []
+        self._failure: CommError | None = None
         self.to_reduce: collections.deque[_SharedBucket] = collections.deque()
 
     def bucket(self, count: int, dtype: np.dtype) -> Bucket:
@@ -154,10 +156,20 @@ class SharedCommunicator(CommunicatorWrapper):
             self.to_reduce.append(bucket)
 
     def advance(self) -> None:
-        """Drive all started buckets in the order of starting, for about TURN_S of work."""
+        """Drive all started buckets in the order of starting, for about TURN_S of work.
+
+        Errors: CommError if a message has failed, also in later calls.
+        """
+        if self._failure is not None:
+            raise self._failure
         end = time.perf_counter() + TURN_S
         for bucket in list(self._active):
-            if bucket.advance(end):
+            try:
+                is_over = bucket.advance(end)
+            except CommError as error:
+                self._failure = error
+                raise
+            if is_over:
                 self._active.remove(bucket)
 
 
@@ -221,7 +233,8 @@ class _SharedBucket:
         self._comm.traffic.add(COLLECTIVE, self.input.nbytes)
         self._steps = self._run()
         self._comm.begin(self)
-        self._comm.advance()
+        with contextlib.suppress(CommError):  # an error of `test`
+            self._comm.advance()
 
     def test(self) -> bool:
         if self._steps is not None:

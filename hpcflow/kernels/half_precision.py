@@ -11,7 +11,8 @@ import numpy as np
 
 from hpcflow.codegen import kernel_cache, llvm_cpu_codegen, llvm_cpu_compiler
 from hpcflow.codegen.fused_loop_ir import FULL, ROUND, KernelBody, KernelOperand, KernelStep
-from hpcflow.graph.dtypes import bfloat16, float32, is_half
+from hpcflow.codegen.llvm_builder import storage_type_of
+from hpcflow.graph.dtypes import float32, is_half
 
 Make = Callable[[Any, Any], Callable[..., Any]]
 
@@ -66,8 +67,8 @@ def _out(xp: Any, node: Any, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _round(xp: Any, out: Any, wide: Any) -> None:
-    """Copy float32 to 16-bit floats; NumPy's loop for bfloat16 is slower than a generated one."""
-    kernel = _rounding() if xp is np and out.dtype == bfloat16 else None
+    """Copy float32 to 16-bit floats; NumPy's loops are slower than generated ones."""
+    kernel = _rounding(out.dtype) if xp is np else None
     if kernel is not None and out.flags.c_contiguous and wide.flags.c_contiguous:
         kernel(wide, out)
     else:
@@ -75,11 +76,13 @@ def _round(xp: Any, out: Any, wide: Any) -> None:
 
 
 @functools.cache
-def _rounding() -> Callable[..., Any] | None:
-    """The generated kernel of float32 and bfloat16; None without a compiler."""
-    if llvm_cpu_compiler.absent():
+def _rounding(dtype: np.dtype) -> Callable[..., Any] | None:
+    """The generated kernel of float32 and 16-bit floats; None without a compiler for these."""
+    storage = storage_type_of(dtype)
+    if llvm_cpu_compiler.absent() or storage is None:
         return None
-    operands, steps = (KernelOperand(np.dtype(float32), FULL),), (KernelStep(ROUND, (0,), {}),)
+    operands = (KernelOperand(np.dtype(float32), FULL),)
+    steps = (KernelStep(ROUND, (0,), {"storage": storage}),)
     source = llvm_cpu_codegen.text(KernelBody(operands, steps, (1,)), exact=True)
     assert source is not None
     return kernel_cache.builtin(source)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hpcflow.codegen import normalization_codegen
 from hpcflow.codegen.kernel_cache import builtin
+from hpcflow.codegen.llvm_builder import HALVES, storage_type_of
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 
@@ -22,7 +23,7 @@ LEAST_ELEMENTS = 1 << 10
 COMPUTED: dict[str, Any] = {  # dtype of the arrays -> of statistics and sums
     "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64),
-    "bfloat16": np.dtype(np.float32),
+    **{name: np.dtype(np.float32) for name in HALVES if storage_type_of(name) is not None},
 }
 
 

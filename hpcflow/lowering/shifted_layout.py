@@ -14,6 +14,8 @@ from hpcflow.graph.static_shape import Shape, is_known, require_known, size_of
 from hpcflow.lowering.strided_layout import SHIFTING, StridedLayout, axis_windows
 from hpcflow.plan.ir.program import Node
 
+LONGEST_ZEROS = 1 << 13  # elements of a row of zeros, which is part of a kernel's code
+
 
 class Shift(NamedTuple):
     """Index i of an axis of `size` elements is read at i + `by`: modulo `size`, or 0 outside."""
@@ -50,6 +52,12 @@ class ShiftedLayout(NamedTuple):
         """Where rows of `cols` elements begin, and their shifts; None if they are in pieces."""
         sizes, strides = self.strided.sizes, self.strided.strides
         if self.has_shifted_columns() and cols != sizes[-1]:
+            return None
+        ends = any(
+            not shift.wraps and _moves(shift, size)
+            for shift, size in zip(self.shifts[:-1], sizes, strict=False)
+        )
+        if ends and cols > LONGEST_ZEROS:
             return None
         mapping = self._unshifted().row_mapping(cols)
         if mapping is None or mapping[0] not in (FULL, ROW):

@@ -588,7 +588,7 @@ PASSES = (
     _fusion(
         "half_precision_sums",
         "A generated loop adds rows up in its result, which must have the digits of the sum.",
-        "Sums of bfloat16 over leading axes give float32, which a Cast rounds.",
+        "Sums of 16-bit floats over leading axes give float32, which a Cast rounds.",
         lambda part, of: sum_in_float32(part, of.target.exact),
         generates=True,
     ),

@@ -14,6 +14,7 @@ import hpcflow as hf
 from hpcflow.codegen.fused_loop_ir import FULL, AxisShift, KernelOperand, column_pieces
 from hpcflow.lowering.shifted_layout import Shift, shifted_layout
 from hpcflow.lowering.strided_layout import SHIFTING, c_order_layout
+from hpcflow.platform import cpu_threads
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from tests.plan.test_rows_where_they_lie import ran, types
@@ -93,16 +94,15 @@ def test_pieces_are_where_offsets_change(shifts: list[tuple[int, int, bool]]) ->
 # -- kernels
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(3, 16, 40), (2, 5, 17), (1, 1, 64)])
+@pytest.mark.parametrize("shape", [(3, 16, 40), (2, 5, 17), (1, 1, 64), (3, 128, 129)])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
-def test_a_stencil_on_a_torus_is_one_loop(dtype: str, shape: tuple[int, ...], threads: int) -> None:
+def test_a_stencil_on_a_torus_is_one_loop(dtype: str, shape: tuple[int, ...]) -> None:
     x = (normal(*shape) * 9).astype(dtype)
 
     def build(x: hf.Tensor) -> Any:
         return [hf.add_n([hf.roll(x, by, axis) for axis in (1, 2) for by in (1, -2)]) - 4 * x]
 
-    (found,), part = ran(build, x, threads=threads)
+    (found,), part = ran(build, x)
     assert "RollBy" not in types(part)
     expected = [np.roll(x, by, axis) for axis in (1, 2) for by in (1, -2)]
     np.testing.assert_array_equal(
@@ -248,3 +248,48 @@ def test_diffusion_in_a_loop_and_its_gradient() -> None:
             ends.append(float(ran(lambda x, k: [loss(x, k)], *pair)[0][0]))
         expected = (ends[0] - ends[1]) / 2e-5
         assert abs(float((found * direction).sum()) - expected) < 1e-6 * abs(value)
+
+
+def test_long_rows_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of zeros would be part of the code, and one row would be for one thread."""
+    x = normal(3, 20_000)
+
+    def build(x: hf.Tensor) -> Any:
+        return hf.gradients(hf.square(x[1:] - x[:-1]), [x])
+
+    (found,), part = ran(build, x)
+    assert "StridedSliceGrad" in types(part)
+    expected = np.zeros_like(x)
+    expected[1:] += 2 * (x[1:] - x[:-1])
+    expected[:-1] -= 2 * (x[1:] - x[:-1])
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+    def rolls(x: hf.Tensor) -> Any:
+        return [hf.roll(x, 1, 0) + hf.roll(x, -1, 0) - 2.0 * x]
+
+    line = normal(100_000)
+    for number, left in ((1, False), (2, True)):
+        chosen = cpu_threads.ThreadChoice(number, number, "a test")
+        monkeypatch.setattr(cpu_threads, "chosen_threads", lambda chosen=chosen: chosen)
+        (found,), part = ran(rolls, line)
+        assert ("RollBy" in types(part)) == left
+        np.testing.assert_allclose(found, np.roll(line, 1) + np.roll(line, -1) - 2 * line)
+
+
+def test_a_tensor_array_is_read_before_it_is_written_again() -> None:
+    """Its operations change one array in place: they keep their order beside fused loops."""
+    x, z = normal(4, 40).astype("f4"), normal(4, 4).astype("f4")
+
+    def build(x: hf.Tensor, z: hf.Tensor) -> Any:
+        first = hf.TensorArray(hf.float32, 0, dynamic_size=True, element_shape=[4, 40])
+        first = first.write(0, x)
+        y = hf.exp(hf.matmul(z, x)) * 2.0
+        stacked = first.stack()
+        second = first.write(1, x)
+        fixed = hf.TensorArray(hf.float32, 2, element_shape=[4, 40], clear_after_read=False)
+        fixed = fixed.write(0, x).write(1, hf.zeros([4, 40]))
+        read = fixed.read(1)
+        return [hf.shape(stacked), hf.reduce_sum(hf.abs(read)), y + second.read(1), fixed.read(0)]
+
+    (shape, total, _, _), _ = ran(build, x, z)
+    assert shape.tolist() == [1, 4, 40] and total == 0

@@ -25,7 +25,7 @@ from hpcflow.codegen.fused_loop_ir import (
     column_pieces,
 )
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
-from hpcflow.graph.dtypes import bfloat16, float32
+from hpcflow.graph.dtypes import float32, is_half
 from hpcflow.graph.static_shape import require_known, size_of
 from hpcflow.lowering.fusion import kernel_dedup, recompute
 from hpcflow.lowering.fusion.fusion_clustering import (
@@ -217,7 +217,7 @@ class _FusionFinder:
         sums = first.row.sums  # faster alone for `LARGE` elements
         if len(names) > 1 or (first.type in UNFUSED_OPS and not (sums or first.row.spreads)):
             return True
-        if bfloat16 in (s.dtype for s in (*map(self.part.spec, first.inputs), *first.specs)):
+        if any(is_half(s.dtype) for s in (*map(self.part.spec, first.inputs), *first.specs)):
             return True  # NumPy's loops of these numbers are slow
         if first.row.elementwise and len(first.inputs) > 2 and size >= MANY_ELEMENTS:
             return True  # NumPy makes a pass for each further operand
@@ -304,7 +304,8 @@ class _FusionFinder:
     def length(self, names: list[str]) -> int:
         """The row length of a kernel, 0 if it has no rows.
 
-        It is the longest with which most of the windows that the kernel reads are read in place.
+        It is the longest with which most of the windows that the kernel reads are read in place,
+        and there is a row for each thread.
         """
         cols: Lengths | None = ()
         for name in names:
@@ -319,7 +320,9 @@ class _FusionFinder:
                     root, lay = self.viewed_value(ref, node)
                     windows += [lay] if root != ref else []
         lengths = cols or sorted({lay.run() for lay in windows}, reverse=True)
-        usable = [cols for cols in lengths if cols >= SHORTEST] or cols[:1]
+        size = max(self.assigned[name].size for name in names)
+        most = size // self.threads if size >= LARGE_ELEMENTS else size
+        usable = [cols for cols in lengths if SHORTEST <= cols <= most] or cols[:1]
         return max(usable, key=lambda c: sum(w.rows(c) is not None for w in windows), default=0)
 
     def viewed_value(self, ref: Ref, node: Node) -> tuple[Ref, ShiftedLayout]:
@@ -420,17 +423,17 @@ def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[st
 
 
 def sum_in_float32(part: Partition, exact: bool) -> Partition:
-    """The partition with bfloat16 sums over leading axes as float32 sums and a Cast; CPUs only.
+    """The partition with 16-bit sums over leading axes as float32 sums and a Cast; CPUs only.
 
     A generated loop adds rows up in its result, which must have the digits of the sum. The Cast
     keeps the name of the sum, and so its users.
     """
-    if not any(_is_bfloat16_sum(node) for node in part.nodes.values()):
+    if not any(_is_half_sum(node) for node in part.nodes.values()):
         return part
     nodes: dict[str, Node] = {}
     names = set(part.nodes)
     for name, node in part.nodes.items():
-        if _is_bfloat16_sum(node):
+        if _is_half_sum(node):
             wide = node.but(
                 name=unused_name(f"{name}/float32", names),
                 specs=(node.specs[0]._replace(dtype=float32),),
@@ -439,11 +442,11 @@ def sum_in_float32(part: Partition, exact: bool) -> Partition:
             if mapping is not None and mapping.outputs == (ROW,):
                 names.add(wide.name)
                 nodes[wide.name] = wide
-                attrs = {"dtype": bfloat16}
+                attrs = {"dtype": node.specs[0].dtype}
                 node = node.but(type="Cast", inputs=(Ref(wide.name),), control=(), attrs=attrs)
         nodes[name] = node
     return dataclasses.replace(part, nodes=nodes)
 
 
-def _is_bfloat16_sum(node: Node) -> bool:
-    return node.row.sums and node.kind == "cpu" and node.specs[0].dtype == bfloat16
+def _is_half_sum(node: Node) -> bool:
+    return node.row.sums and node.kind == "cpu" and is_half(node.specs[0].dtype)

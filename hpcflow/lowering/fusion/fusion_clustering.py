@@ -10,7 +10,7 @@ import graphlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hpcflow.plan.ir.node_effects import has_effect
+from hpcflow.graph.dtypes import history
 from hpcflow.plan.ir.program import Node, Partition
 
 Key = Any  # nodes with joinable keys may be in one item
@@ -118,8 +118,16 @@ class SegmentItems:
         """Whether no other node may be moved across this node."""
         row = node.row
         acts = row.waits or row.control_flow or row.message == "send"
-        acts = acts or (row.stateful and has_effect(self.part, node))
+        if row.stateful and not row.draws_rows:
+            acts = acts or not self._takes_list(node)
         return bool(acts) and not node.is_state
+
+    def _takes_list(self, node: Node) -> bool:
+        """Whether a node takes or makes a tensor list: its operations are ordered by their edges.
+
+        Those of a tensor array are not: several may take it before one changes it in place.
+        """
+        return history in (s.dtype for s in (*node.specs, *map(self.part.spec, node.inputs)))
 
     def _is_light(self, node: Node) -> bool:
         """Whether a node may be moved ahead of an item: a scalar, its update, a read, a source."""

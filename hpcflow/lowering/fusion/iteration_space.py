@@ -30,7 +30,7 @@ from hpcflow.codegen.fused_loop_ir import (
     KernelOperand,
 )
 from hpcflow.codegen.llvm_builder import (
-    BFLOAT16,
+    HALVES,
     InstructionBuilder,
     LlvmValue,
     storage_type_of,
@@ -131,7 +131,8 @@ def node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None
 def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None:
     inputs = [part.spec(ref) for ref in node.inputs]
     storage = [storage_type_of(spec.dtype) for spec in (*inputs, *node.specs)]
-    if None in storage or (BFLOAT16 in storage and (exact or node.kind != "cpu")):
+    has_halves = not HALVES.keys().isdisjoint(storage)
+    if None in storage or (has_halves and (exact or node.kind != "cpu")):
         return None
     types = [value_type(type or "") for type in storage]
     if not all(is_known(s.shape) and size_of(s.shape) for s in (*inputs, *node.specs)):
@@ -144,7 +145,7 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
         mapping = None if exact else _rowwise_mapping(node, shapes, outputs)
         if mapping is None or (mapping.cols and not 1 < mapping.cols[-1] <= LONGEST):
             return None
-        if BFLOAT16 in storage[len(inputs) :] and ROW in mapping.outputs:
+        if ROW in mapping.outputs and not HALVES.keys().isdisjoint(storage[len(inputs) :]):
             return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
         computed = {*types[:1], *types[len(inputs) :]}
@@ -201,9 +202,10 @@ def append_steps(
 
 def stored_value(steps: StepBuilder, value: int, dtype: np.dtype) -> int:
     """The value as it is stored: rounded if its type is computed with more digits."""
-    if storage_type_of(dtype) != BFLOAT16 or steps.mappings[value] == JOINED:
+    storage = storage_type_of(dtype)
+    if storage not in HALVES or steps.mappings[value] == JOINED:
         return value
-    return steps.add(ROUND, (value,), {}, steps.mappings[value])
+    return steps.add(ROUND, (value,), {"storage": storage}, steps.mappings[value])
 
 
 def operand_mapping(

@@ -423,6 +423,12 @@ class _FixedSizeReceive:
         self.close, self.watched_by = channel.close, getattr(channel, "watched_by", None)
         self.node, self.peer = node, peer
 
+    def abandon(self) -> None:
+        """Nobody tests it any more; the message may still come."""
+        abandon = getattr(self.channel, "abandon", None)
+        if abandon is not None:
+            abandon()
+
     def test(self) -> bool:
         if not self.channel.test():
             return False
