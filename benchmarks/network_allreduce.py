@@ -4,9 +4,9 @@
     python benchmarks/network_allreduce.py --hosts 3 --each 1 --megabytes 10
 
 Hosts are network namespaces; each port is limited in both directions (tests/network/hosts.py). A
-time is that of one of 20 sums back to back (5 of 100 MB). The bound of M bytes over n hosts is
-2 M (n - 1) / n by the rate at which all hosts send to one neighbour and receive from the other by
-sockets, measured in the same job.
+time is that of one of 20 sums back to back (of 5, where one takes seconds). The bound of M bytes
+over n hosts is 2 M (n - 1) / n by the rate at which all hosts send to one neighbour and receive
+from the other by sockets, measured in the same job.
 """
 
 from __future__ import annotations
@@ -30,16 +30,14 @@ import hosts
 
 RATES = {2: "400mbit", 3: "400mbit", 4: "400mbit", 8: "80mbit"}  # by the number of hosts
 OURS, MPI, GLOO, RAW = "hpcflow", "MPI Iallreduce", "gloo", "raw socket"
-SMALL_MB, LARGE_MB = 0.5, 50  # below, latency counts; above, few sums are timed
+SMALL_MB = 0.5  # below, latency counts
+LARGE_MB = {"400mbit": 50.0, "80mbit": 5.0}  # above, few sums are timed
 RAW_BYTES = 4_000_000
 PORT = 29411
 
 
-def timed_sums(
-    combine: Callable[[], object], meet: Callable[[], object], megabytes: float
-) -> float:
-    """Seconds of one of several sums back to back."""
-    count = 5 if megabytes > LARGE_MB else 20
+def timed_sums(combine: Callable[[], object], meet: Callable[[], object], count: int) -> float:
+    """Seconds of one of `count` sums back to back."""
     combine()
     meet()
     start = time.perf_counter()
@@ -47,6 +45,11 @@ def timed_sums(
         combine()
     meet()
     return (time.perf_counter() - start) / count
+
+
+def sums_of(arguments: argparse.Namespace, megabytes: float) -> int:
+    """How many sums are timed together."""
+    return 5 if megabytes > arguments.large else 20
 
 
 class Wires:
@@ -121,6 +124,7 @@ def mpi_rank(arguments: argparse.Namespace) -> None:
     backoff = Backoff(world.hosts[world.rank] in crowded_hosts(world))
     found: dict[str, Any] = {"one way": [], "rate": []}
     for megabytes in arguments.megabytes:
+        sums = sums_of(arguments, megabytes)
         count = int(megabytes * 1e6 / 4)
         gradient = np.arange(count, dtype="f4") % 5 + comm.rank
         expected = (np.arange(count, dtype="f4") % 5) * comm.size + sum(range(comm.size))
@@ -146,9 +150,9 @@ def mpi_rank(arguments: argparse.Namespace) -> None:
             found["rate"].append(RAW_BYTES / slowest)
             found["one way"].append(comm.bcast(times[1]))
             bucket.input[:] = gradient
-            spent = timed_sums(ours, comm.Barrier, megabytes)
+            spent = timed_sums(ours, comm.Barrier, sums)
             found.setdefault(f"{megabytes:g} {OURS}", []).append(spent)
-            spent = timed_sums(theirs, comm.Barrier, megabytes)
+            spent = timed_sums(theirs, comm.Barrier, sums)
             found.setdefault(f"{megabytes:g} {MPI}", []).append(spent)
             assert np.array_equal(total, expected)
         bucket.input[:] = gradient
@@ -171,10 +175,11 @@ def gloo_rank(arguments: argparse.Namespace) -> None:
     dist.init_process_group("gloo", f"tcp://{arguments.at}:{PORT}", rank=rank, world_size=size)
     found: dict[str, list[float]] = {}
     for megabytes in arguments.megabytes:
+        sums = sums_of(arguments, megabytes)
         array = torch.ones(int(megabytes * 1e6 / 4))
         for _ in range(arguments.repeats):
             array.fill_(0)
-            spent = timed_sums(lambda a=array: dist.all_reduce(a), dist.barrier, megabytes)  # type: ignore[misc]
+            spent = timed_sums(lambda a=array: dist.all_reduce(a), dist.barrier, sums)  # type: ignore[misc]
             found.setdefault(f"{megabytes:g} {GLOO}", []).append(spent)
     if rank == 0:
         print(common.MARK + json.dumps(found), flush=True)
@@ -190,6 +195,7 @@ def measure(arguments: argparse.Namespace, up: hosts.Hosts, each: int) -> dict[s
     jobs = [(sys.executable, "mpi"), *([(arguments.torch, "gloo")] if arguments.torch else [])]
     for python, role in jobs:
         options = ["--role", role, "--repeats", str(arguments.repeats), "--megabytes", *sizes]
+        options += ["--large", str(arguments.large)]
         program = [python, __file__, *options, "--at", "10.78.0.1"]
         done = up.run(program, environ, timeout=1500, each=each)
         lines = [line for line in done.stdout.splitlines() if line.startswith(common.MARK)]
@@ -238,6 +244,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, nargs="+", default=[1, 2], help="ranks on a host")
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.1, 1, 10, 100])
     parser.add_argument("--at", help=argparse.SUPPRESS)
+    parser.add_argument("--large", type=float, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.role:
         gloo_rank(arguments) if arguments.role == "gloo" else mpi_rank(arguments)
@@ -247,7 +254,8 @@ def main() -> None:
     cup, checks, sizes = Tournament(arguments.realtime), [], arguments.megabytes
     for n in arguments.hosts:
         rate = RATES.get(n, "400mbit")
-        arguments.megabytes = [m for m in sizes if rate != "80mbit" or m <= LARGE_MB]
+        arguments.megabytes = [m for m in sizes if rate != "80mbit" or m < 100]
+        arguments.large = LARGE_MB[rate]
         for each in arguments.each:
             with hosts.Hosts(n, rate) as up:
                 add_results(cup, checks, n, each, measure(arguments, up, each))
