@@ -18,7 +18,8 @@ class CommunicatorWrapper(Communicator):
     def __init__(self, inner: Communicator) -> None:
         self.inner = inner
         self._owns_inner = False
-        self.rank, self.size, self.hosts = inner.rank, inner.size, inner.hosts
+        self.rank, self.size = inner.rank, inner.size
+        self.hosts, self.machines = inner.hosts, inner.machines
         self.traffic, self.max_tag, self.watch = inner.traffic, inner.max_tag, inner.watch
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:

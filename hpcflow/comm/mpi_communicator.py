@@ -44,7 +44,7 @@ from hpcflow.comm.mpi_requests import (
     RequestGroup,
     chunks_of,
 )
-from hpcflow.comm.polling_backoff import ledger_entry, wait_for_requests
+from hpcflow.comm.polling_backoff import ledger_entry, machine_id, wait_for_requests
 from hpcflow.errors import CommError, DeathError, LaunchError, StallError
 from hpcflow.graph.dtypes import bfloat16
 from hpcflow.platform.rank_logging import logger
@@ -114,13 +114,17 @@ class MpiCommunicator(Communicator):
         if parent is None:
             self.traffic = TrafficCounter()
             self._top: Sequence[int] = range(self.size)
-            names = self.all_gather_text(initialized_mpi().Get_processor_name())
-            self.hosts = tuple(map(sys.intern, names))  # one string per node, not per rank
+            place = f"{initialized_mpi().Get_processor_name()}\n{machine_id()}"
+            places = [text.split("\n") for text in self.all_gather_text(place)]
+            # one string per node, not per rank
+            self.hosts = tuple(sys.intern(name) for name, _ in places)
+            self.machines = tuple(sys.intern(machine) for _, machine in places)
         else:
             self.traffic, self.tolerant = parent.traffic, parent.tolerant
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
             self._top = tuple(parent._top[rank] for rank in ranks)
             self.hosts = tuple(parent.hosts[rank] for rank in ranks)
+            self.machines = tuple(parent.machines[rank] for rank in ranks)
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""

@@ -132,7 +132,7 @@ def crowded_hosts(comm: Communicator) -> frozenset[str]:
     Hosts that are containers of one machine share its cores. The first rank of a machine receives
     the CPU masks of the others; an allreduce shares one flag per machine.
     """
-    machines = comm.all_gather_text(machine_id())
+    machines = comm.machines or comm.hosts
     names, mine = list(dict.fromkeys(machines)), machines[comm.rank]
     first, *others = (rank for rank, machine in enumerate(machines) if machine == mine)
     cpu_mask = np.zeros(MOST_CORES, np.uint8)

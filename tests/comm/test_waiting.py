@@ -134,7 +134,6 @@ def crowded(hosts, cores, monkeypatch, machines=None):
     """What each rank finds, and the bytes and messages that it takes."""
     mine, found, taken = threading.local(), {}, {}
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: mine.cores)
-    monkeypatch.setattr(polling_backoff, "machine_id", lambda: mine.machine)
 
     class Counted(CommunicatorWrapper):
         def recv(self, array, source, tag):
@@ -153,8 +152,8 @@ def crowded(hosts, cores, monkeypatch, machines=None):
 
     def body(comm):
         comm = Counted(comm)
-        comm.hosts, taken[comm.rank] = hosts, []
-        mine.cores, mine.machine = cores[comm.rank], (machines or hosts)[comm.rank]
+        comm.hosts, comm.machines, taken[comm.rank] = hosts, machines or (), []
+        mine.cores = cores[comm.rank]
         found[comm.rank] = crowded_hosts(comm)
 
     on_all(thread_world(len(hosts)), body)

@@ -149,7 +149,8 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
             return None  # sums of columns are added up in their result
         mapping = mapping._replace(cols=tuple(cols for cols in mapping.cols if cols <= LONGEST))
         computed = {*types[:1], *types[len(inputs) :]}
-        if computed != {"float"} and not (computed == {"double"} and _has_formulas(node, mapping)):
+        wide = computed == {"double"} and node.kind == "cpu" and _has_formulas(node, mapping)
+        if computed != {"float"} and not wide:
             return None
         return mapping
     if node.row.joins == "concat":
