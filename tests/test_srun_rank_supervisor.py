@@ -29,10 +29,12 @@ PMIX = {"PMIX_SERVER_URI41": "pmix.1;tcp4://127.0.0.1:1"}
 HETEROGENEOUS = {"SLURM_HET_SIZE": "2", **PMIX}
 
 
-def start(folder: Path, environ: dict[str, str]) -> tuple[subprocess.Popen[str], int]:
+def start(
+    folder: Path, environ: dict[str, str], program: str = RANK
+) -> tuple[subprocess.Popen[str], int]:
     """The parent, and the seconds by which its child would delay an abort."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "PMIX_", "OMPI_"))}
-    process = subprocess.Popen([sys.executable, "-c", RANK, str(folder)], env=own | environ,
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder)], env=own | environ,
                                stdout=subprocess.PIPE, text=True)  # fmt: skip
     assert process.stdout is not None
     return process, int(process.stdout.readline())
@@ -51,6 +53,23 @@ def test_an_abort_hangs_srun_in_a_heterogeneous_step_with_pmix(
         assert (delay > 30) is hangs  # a long one: SLURM kills before the abort
         process.send_signal(signal.SIGUSR1)
         assert process.wait(20) == 75
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_forwarded(tmp_path: Path) -> None:
+    """As one that comes between the last look at signals and the wait: another thread takes it."""
+    elsewhere = """
+import signal, threading, time
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+"""
+    here = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})\nprint("
+    process, _ = start(tmp_path, PMIX, elsewhere + RANK.replace("print(", here))
+    try:
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(20) == 75
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_after_a_failure_sigterm_ends_a_rank_that_does_not_handle_it(tmp_path: Path) -> None:

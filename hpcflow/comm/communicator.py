@@ -153,7 +153,7 @@ class Communicator(abc.ABC):
     rank: int
     size: int
     hosts: tuple[str, ...]  # host name of each rank
-    machines: tuple[str, ...] = ()  # of each rank, where hosts share machines; () if none do
+    machines: tuple[str, ...] = ()  # of each rank, as all ranks of the job know it; () of others
     traffic: TrafficCounter
     max_tag: int  # largest usable tag, at least 32767; all_gather uses the GATHER_TAGS below it
     tolerant = False  # the job survives a rank's death, which raises DeathError

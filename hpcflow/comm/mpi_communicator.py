@@ -124,7 +124,6 @@ class MpiCommunicator(Communicator):
             ranks = comm.Get_group().Translate_ranks(None, parent._comm.Get_group())
             self._top = tuple(parent._top[rank] for rank in ranks)
             self.hosts = tuple(parent.hosts[rank] for rank in ranks)
-            self.machines = tuple(parent.machines[rank] for rank in ranks)
 
     def send(self, array: np.ndarray, dest: int, tag: int) -> Request:
         """Start sending `array`."""

@@ -123,18 +123,26 @@ def _wait(
     one sleeps in the abort of Open MPI and does not handle SIGTERM.
     """
     ended, poll = os.pidfd_open(child), select.poll()
-    poll.register(ended, select.POLLIN)
-    poll.register(connection, select.POLLIN)
+    # a signal that comes just before the wait ends it by a byte, or its handler would never run
+    heard, wake = socket.socketpair()
+    for end in (heard, wake):
+        end.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+    for descriptor in (ended, connection.fileno(), heard.fileno()):
+        poll.register(descriptor, select.POLLIN)
     limit = POLL_MS if failure else None
-    ready = poll.poll(limit)
-    while all(descriptor != ended for descriptor, _ in ready):
-        if ready:
+    ready = dict(poll.poll(limit))
+    while ended not in ready:
+        if heard.fileno() in ready:
+            heard.recv(4096)
+        if connection.fileno() in ready:
             # the descriptors that it passes stay open until this process ends
             if not socket.recv_fds(connection, 16, MAX_DESCRIPTORS)[0]:
                 poll.unregister(connection)
-        elif failure and signal.SIGTERM in received and failure.exists():
+        if not ready and failure and signal.SIGTERM in received and failure.exists():
             os.kill(child, signal.SIGKILL)
-        ready = poll.poll(limit)
+        ready = dict(poll.poll(limit))
+    signal.set_wakeup_fd(-1)
 
 
 def _end(
