@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import platform
+import re
 import struct
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-from hpcflow.platform.cpu_features import converts_float16
 
 # NumPy dtype -> LLVM type of a value; a boolean is a byte in memory
 TYPES = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
@@ -20,6 +21,18 @@ MEMORY = {
     **{type: type for type in ("float", "double", "i32", "i64")},
     **{"i1": "i8", **HALVES},
 }
+
+
+@functools.cache
+def converts_float16() -> bool:
+    """Whether the CPU has instructions that convert float16 to float32 and back."""
+    if platform.machine() in ("aarch64", "arm64"):
+        return True
+    try:
+        found = re.search(r"^flags\s*:.*\bf16c\b", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        return False
+    return found is not None
 
 
 @functools.cache

@@ -30,6 +30,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,9 +45,11 @@ from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
 from hpcflow.comm.contiguous_buffers import chunk_of, read_only
 from hpcflow.comm.mpi_communicator import MpiCommunicator, SharedMemoryWindow
 from hpcflow.comm.polling_backoff import wait_for_requests
-from hpcflow.comm.ring_allreduce import SLOW_NETWORK, RingQueue, network_rate
 from hpcflow.errors import CommError
 from hpcflow.platform.rank_logging import say_once
+
+if TYPE_CHECKING:
+    from hpcflow.comm.ring_allreduce import RingQueue
 
 TILE = 64 * 1024  # elements added at a time: fits a core's cache
 TURN_S = 0.5e-3  # time of work in one call of test()
@@ -124,6 +127,8 @@ class SharedCommunicator(CommunicatorWrapper):
 
     def _ring_of(self, lane: MpiCommunicator) -> RingQueue | None:
         """The ring of a lane, unless MPI's allreduce is to join the nodes; collective."""
+        from hpcflow.comm.ring_allreduce import SLOW_NETWORK, RingQueue, network_rate
+
         lane.traffic = TrafficCounter()  # a bucket counts as one collective
         if self._rings is None:
             rate = network_rate(lane)

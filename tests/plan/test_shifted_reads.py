@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 import hpcflow as hf
 from hpcflow.codegen.fused_loop_ir import FULL, AxisShift, KernelOperand, column_pieces
-from hpcflow.lowering.shifted_layout import Shift, shifted_layout
-from hpcflow.lowering.strided_layout import SHIFTING, c_order_layout
+from hpcflow.lowering.strided_layout import SHIFTING, Shift, c_order_layout, shifted_layout
 from hpcflow.platform import cpu_threads
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings

@@ -46,13 +46,15 @@ from hpcflow.lowering.fusion.iteration_space import (
 )
 from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.segments_between_waits import Segment, segment_by_node, value_consumers
-from hpcflow.lowering.shifted_layout import ShiftedLayout, shifted_layout, shifts_of
 from hpcflow.lowering.strided_layout import (
+    ShiftedLayout,
     StridedLayout,
     c_order_layout,
     drop_unused_views,
     is_view,
     layout_of_view,
+    shifted_layout,
+    shifts_of,
 )
 from hpcflow.lowering.update_tiling import may_be_strided, tile_groups
 from hpcflow.plan.ir.program import Node, Partition, Ref
