@@ -80,7 +80,10 @@ ABOUT = {  # file: ops that it names, and why it is about them
         "products of transposed operands",
     ),
     "lowering/python_codegen.py": ("Maximum Minimum", "NumPy wants their `out` by keyword"),
-    "lowering/strided_layout.py": ("Rows StridedSlice Transpose", "the layout of each view"),
+    "lowering/strided_layout.py": (
+        "Pad RollBy Rows StridedSlice StridedSliceGrad Transpose",
+        "the layout of each view, and values at shifted indices",
+    ),
     "lowering/weight_packing.py": ("MatMul", "products with packed weights"),
     "runtime/device/cuda_graph_regions.py": (
         "AllReduce Concat Pack Parcel",
