@@ -180,8 +180,8 @@ class MpiCommunicator(Communicator):
         data = byte_view(array, writable=True)
         if not self._in_pieces(data, source):
             receive = self._recv_channel(array, source, tag, short)
-            near = source == self.ANY or self.hosts[source] == self.hosts[self.rank]
-            large = not near and data.nbytes >= LEAST_PACED_BYTES
+            remote = source != self.ANY and not self._is_near(source)
+            large = remote and data.nbytes >= LEAST_PACED_BYTES
             return PacedChannel(self, receive, source, tag) if large else receive
         pieces = chunks_of(data)
         first = self._recv_channel(pieces[0], source, tag, short)
@@ -200,8 +200,12 @@ class MpiCommunicator(Communicator):
 
     def _in_pieces(self, array: np.ndarray, peer: int) -> bool:
         """Whether a channel splits the message; sender and receiver compute the same value."""
-        near = peer != self.ANY and self.hosts[peer] == self.hosts[self.rank]
+        near = peer != self.ANY and self._is_near(peer)
         return near and array.nbytes >= 2 * PIECE_BYTES
+
+    def _is_near(self, peer: int) -> bool:
+        """Whether a rank is on the host of this one."""
+        return self.hosts[peer] == self.hosts[self.rank]
 
     def probe(self, source: int, tag: int) -> tuple[int, int] | None:
         """(source, bytes) of a message that can be received, or None."""

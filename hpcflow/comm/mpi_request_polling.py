@@ -159,9 +159,8 @@ class MpiCompletionQueue:
     def _receive(self, key: tuple[int, int], nbytes: int) -> bool:
         """Start to receive an available message, unless it is paced and has to wait."""
         receive, token, paced = self._expected[key]
-        late = time.perf_counter() - SLOWEST_PACED_S
-        in_flight = sum(message.nbytes for message in self._paced.values() if message.start > late)
-        if paced and in_flight >= max(PACED_BYTES, self._pace * PACED_S):
+        in_flight = self._paced_bytes() if paced else 0
+        if in_flight >= max(PACED_BYTES, self._pace * PACED_S):
             return False
         del self._expected[key]
         transfer = receive(nbytes)
@@ -169,6 +168,10 @@ class MpiCompletionQueue:
         if paced and transfer.active:
             self._paced[transfer] = _Paced(nbytes, in_flight + nbytes, time.perf_counter())
         return True
+
+    def _paced_bytes(self) -> int:
+        late = time.perf_counter() - SLOWEST_PACED_S
+        return sum(message.nbytes for message in self._paced.values() if message.start > late)
 
     def _end_paced(self, transfer: MpiTransfer) -> None:
         paced = self._paced.pop(transfer, None)
