@@ -111,6 +111,17 @@ def per_call(call: Callable[[], object], calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
+def marked(done: subprocess.CompletedProcess[str]) -> Any:
+    """What a job printed behind MARK, as plain data.
+
+    Errors: SystemExit with its output if it failed or printed none.
+    """
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not lines:
+        raise SystemExit(f"a run ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
+    return json.loads(lines[0][len(MARK) :])
+
+
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Of this Python and what is installed beside it."""
     found = {name: importlib.metadata.version(name) for name in packages}

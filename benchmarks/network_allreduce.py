@@ -198,12 +198,7 @@ def measure(arguments: argparse.Namespace, up: hosts.Hosts, each: int) -> dict[s
         options += ["--large", str(arguments.large)]
         program = [python, __file__, *options, "--at", "10.78.0.1"]
         done = up.run(program, environ, timeout=1500, each=each)
-        lines = [line for line in done.stdout.splitlines() if line.startswith(common.MARK)]
-        if done.returncode or not lines:
-            raise SystemExit(
-                f"{role} ended with code {done.returncode}:\n{done.stdout}{done.stderr}"
-            )
-        found |= json.loads(lines[0][len(common.MARK) :])
+        found |= common.marked(done)
     return found
 
 

@@ -64,10 +64,7 @@ def main() -> None:
         with hosts.Hosts(1 + SERVERS, RATE) as up:
             done = up.run(program, environ)
             dropped = up.dropped()
-        lines = [line for line in done.stdout.splitlines() if line.startswith(common.MARK)]
-        if done.returncode or not lines:
-            raise SystemExit(f"a run ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        for spent in json.loads(lines[0][len(common.MARK) :]):
+        for spent in common.marked(done):
             cup.add(CASE, "hpcflow", spent)
         checks.append(check("packets dropped", dropped))
     median = cup.middle(CASE, "hpcflow")

@@ -97,10 +97,7 @@ def measure(overlap: str, repeats: int, folder: str) -> dict[str, Any]:
     with hosts.Hosts(2, RATE) as two:
         program = [sys.executable, __file__, "--role", "rank", "--repeats", str(repeats)]
         done = two.run(program, environ)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(common.MARK)]
-    if done.returncode or not lines:
-        raise SystemExit(f"a run ended with code {done.returncode}:\n{done.stdout}{done.stderr}")
-    found = json.loads(lines[0][len(common.MARK) :])
+    found = common.marked(done)
     found["trace"] = json.loads(pathlib.Path(trace + ".0.json").read_text())["traceEvents"]
     return found
 
