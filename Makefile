@@ -37,7 +37,7 @@ test: $(VENV)/.ready-test lint
 	set -e; for n in 1 2 3 4; do $(LIMIT) 600 $(PY) tools/mpirun.py $$n $(PY) -m pytest -q \
 	  -p no:cacheprovider --with-mpi -m mpi $(RANKS); done
 
-# The tests that `make test` leaves out: those marked slow, but for the first case of each.
+# The tests that `make test` leaves out: those marked slow, but for the first case of most (tests/conftest.py).
 test-slow: $(VENV)/.ready-test
 	$(LIMIT) 1500 $(PY) -m pytest -q $(PARALLEL) --slow only tests
 

@@ -130,10 +130,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def slow_items(items: list[pytest.Item]) -> set[pytest.Item]:
-    """The tests marked `slow`, without the first case of each that is parametrized."""
-    marked = [item for item in items if item.get_closest_marker("slow") is not None]
+    """The tests marked `slow`, without the first case of each that is parametrized.
+
+    With `slow(first=False)` the first case is one of them.
+    """
+    marks = {item: item.get_closest_marker("slow") for item in items}
+    marked = [item for item, mark in marks.items() if mark is not None]
     first = {item.nodeid.partition("[")[0]: item for item in reversed(marked)}
-    return {i for i in marked if "[" not in i.nodeid or i is not first[i.nodeid.partition("[")[0]]}
+    quick = {
+        item
+        for name, item in first.items()
+        if item.nodeid != name and marks[item].kwargs.get("first", True)
+    }
+    return set(marked) - quick
 
 
 def arm(item: pytest.Item) -> None:

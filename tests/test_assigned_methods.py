@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.syntax_trees import syntax_trees
+
 ROOT = Path(__file__).parent.parent
-TREES = {
-    str(file.relative_to(ROOT / "hpcflow")): ast.parse(file.read_text())
-    for file in sorted((ROOT / "hpcflow").rglob("*.py"))
-}
 SET_BY_NAME = {  # file -> why it sets attributes by name on what is not `self`
     "codegen/thread_team.py": "fields of a structure that C code reads",
     "platform/exception_translation.py": "a class decorator wraps the methods of its class",
@@ -25,10 +24,11 @@ def is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def of_classes() -> tuple[set[str], set[str]]:
-    """The names of all methods; those that are an attribute with a value in some class."""
+@functools.cache
+def names_of_methods() -> set[str]:
+    """The names of methods that are not an attribute with a value in some class."""
     methods, values = set(), set()
-    for tree in TREES.values():
+    for tree in syntax_trees().values():
         for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
             for part in cls.body:
                 if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -42,10 +42,7 @@ def of_classes() -> tuple[set[str], set[str]]:
             for node in ast.walk(cls):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                     values |= {node.attr} if is_self(node.value) else set()
-    return methods, values
-
-
-METHODS, VALUES = of_classes()
+    return methods - values
 
 
 def modules_of(tree: ast.Module) -> set[str]:
@@ -83,7 +80,8 @@ def set_by_name(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 @pytest.mark.slow
 def test_no_method_of_another_object_is_assigned() -> None:
-    found = {file: list(replaced(tree, METHODS - VALUES)) for file, tree in TREES.items()}
+    methods = names_of_methods()
+    found = {file: list(replaced(tree, methods)) for file, tree in syntax_trees().items()}
     assert not {file: lines for file, lines in found.items() if lines}
 
 
@@ -94,7 +92,7 @@ def test_mypy_is_not_told_to_overlook_one() -> None:
 
 @pytest.mark.slow
 def test_attributes_are_set_by_name_only_where_there_is_a_reason() -> None:
-    found = {file: list(set_by_name(tree)) for file, tree in TREES.items()}
+    found = {str(file): list(set_by_name(tree)) for file, tree in syntax_trees().items()}
     assert {file for file, lines in found.items() if lines} == set(SET_BY_NAME)
 
 
@@ -118,5 +116,5 @@ def test_what_is_found(line: str, is_found: bool) -> None:
 
 
 def test_the_methods_of_the_executor_are_among_those_looked_for() -> None:
-    looked_for = METHODS - VALUES
-    assert {"run_segment", "run_slice", "wait_for", "step_begin", "bind_segments"} <= looked_for
+    looked_for = {"run_segment", "run_slice", "wait_for", "step_begin", "bind_segments"}
+    assert looked_for <= names_of_methods()

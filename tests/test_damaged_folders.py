@@ -346,7 +346,7 @@ def put(data: Any, at: tuple[Any, ...], value: Any) -> Any:
     return data
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.usefixtures("few_pictures")
 @pytest.mark.parametrize("name", ["result.json", "manifest.json", "failure.json", ".running.json"])
 def test_values_of_other_kinds(
@@ -457,7 +457,7 @@ def of_process(words: list[str], codes: set[int], **more: str) -> str:
     return f"{words}: {done.returncode}: {said!r}" if wrong else ""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize(
     ("words", "name", "codes"),
     [

@@ -96,7 +96,7 @@ def test_weak_scaling_and_a_plain_start(tmp_path: Path) -> None:
     assert "a batch of 1,437 is 479 for each of 3 workers" in text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("ranks", [3, 6])
 def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> None:
     result, _ = run("model_parallel.py", tmp_path, ranks, "--tasks-per-replica", "3")
@@ -104,7 +104,7 @@ def test_a_network_cut_over_three_ranks_learns(ranks: int, tmp_path: Path) -> No
     assert set(result["updates"].values()) == {result["steps"][0]}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("options", [["3"], ["4", "--ps", "1"]], ids=["driver", "server"])
 def test_towers_of_one_graph_learn(options: list[str], tmp_path: Path) -> None:
     ranks, *more = options
@@ -116,7 +116,7 @@ def test_towers_of_one_graph_learn(options: list[str], tmp_path: Path) -> None:
     assert "3 towers: held-out accuracy" in text
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("ranks", [3, 6])
 def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
     result, _ = run("stages.py", tmp_path, ranks, "--tasks-per-replica", "3", "--epochs", "6")
@@ -124,7 +124,7 @@ def test_stages_with_steps_in_flight_learn(ranks: int, tmp_path: Path) -> None:
     assert set(result["updates"].values()) == {result["steps"][0]}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("ranks", [0, 2])
 def test_four_subgraphs_at_once(ranks: int, tmp_path: Path) -> None:
     """The paper's Figure 2, on one rank and with the parameters on a server."""

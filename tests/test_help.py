@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from hpcflow.cli import help_topics, pack
 from hpcflow.cli.main import main
 from hpcflow.settings import Settings
+from tests.syntax_trees import syntax_trees
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"(?:`hpcflow |\()help ([a-z][a-z0-9-]*)[`)]")
@@ -34,21 +36,20 @@ def texts_of(node: ast.AST) -> Iterator[str]:
         yield from texts_of(child)
 
 
-TEXTS = {
-    text
-    for path in (ROOT / "hpcflow").rglob("*.py")
-    for text in texts_of(ast.parse(path.read_text()))
-}
+@functools.cache
+def texts() -> set[str]:
+    """All strings of the package."""
+    return {text for tree in syntax_trees().values() for text in texts_of(tree)}
 
 
 def test_no_text_names_a_file_that_an_installed_package_lacks() -> None:
-    assert not [text for text in TEXTS if re.search(r"\bdocs/|\w\.md\b|make mpio", text)]
+    assert not [text for text in texts() if re.search(r"\bdocs/|\w\.md\b|make mpio", text)]
 
 
 def test_each_topic_that_is_named_exists() -> None:
     titles = help_topics.titles()
     pages = [help_topics.page(topic) for topic in titles]
-    in_code = {topic for text in TEXTS for topic in NAMED.findall(text)}
+    in_code = {topic for text in texts() for topic in NAMED.findall(text)}
     assert in_code >= {"checkpoints", "mpi", "onnx", "ops", "parallel-hdf5", "plan-format", "tf1"}
     everywhere = in_code | {topic for page in pages for topic in NAMED.findall(page)}
     assert everywhere <= set(titles)
@@ -111,4 +112,4 @@ def test_a_symptom_is_a_message_of_the_code(symptom: str) -> None:
     parts = [part.strip(" :,") for part in symptom.split("...")]
     wanted = re.compile(".*".join(re.escape(part) for part in parts if part), re.DOTALL)
     if wanted.pattern:
-        assert any(wanted.search(text) for text in TEXTS), symptom
+        assert any(wanted.search(text) for text in texts()), symptom

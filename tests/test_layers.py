@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.syntax_trees import PACKAGE, syntax_trees
+
 LEAVES = {"errors", "settings", "platform", "launch", "sync_rules"}  # standard library only
 MONITORING = LEAVES | {"monitoring"}
 GRAPH = LEAVES | {"graph"}
@@ -59,11 +61,16 @@ SYNC_RULES = {  # plain data, which settings and plans name
 
 
 def name_of(file: Path) -> str:
-    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(("hpcflow", *file.with_suffix("").parts)).removesuffix(".__init__")
 
 
-MODULES = {name_of(file): ast.parse(file.read_text()) for file in (ROOT / "hpcflow").rglob("*.py")}
-PACKAGES = {name_of(file) for file in (ROOT / "hpcflow").rglob("__init__.py")}
+@functools.cache
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of each module."""
+    return {name_of(file): tree for file, tree in syntax_trees().items()}
+
+
+PACKAGES = {name_of(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("__init__.py")}
 
 
 def targets(module: str, node: ast.AST) -> Iterator[str]:
@@ -82,13 +89,18 @@ def targets(module: str, node: ast.AST) -> Iterator[str]:
 
 def known(name: str) -> str:
     """`hpcflow.graph.graph.Tensor` is something of the module `hpcflow.graph.graph`."""
-    while name and name not in MODULES:
+    while name and name not in modules():
         name = name.rpartition(".")[0]
     return name
 
 
 def imports(module: str, nodes: Iterator[ast.AST]) -> list[str]:
     return [target for node in nodes for target in targets(module, node)]
+
+
+def names() -> list[str]:
+    """All modules, without reading them."""
+    return sorted(name_of(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py"))
 
 
 def layer_of(module: str) -> str:
@@ -100,12 +112,16 @@ def layer_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
-    layer = layer_of(module)
-    assert layer in MAY_KNOW, f"{module}: a new package needs a row in MAY_KNOW"
-    allowed = MAY_KNOW[layer]
-    for target in imports(module, ast.walk(MODULES[module])):
+@pytest.mark.parametrize("layer", sorted({layer_of(module) for module in names()}))
+def test_the_modules_of_a_layer_import_only_what_they_may(layer: str) -> None:
+    assert layer in MAY_KNOW, "a new package needs a row in MAY_KNOW"
+    for module in names():
+        if layer_of(module) == layer:
+            check_imports(module, layer, MAY_KNOW[layer])
+
+
+def check_imports(module: str, layer: str, allowed: set[str] | None) -> None:
+    for target in imports(module, ast.walk(modules()[module])):
         if layer in LEAVES and target.split(".")[0] != "hpcflow":
             top = target.split(".")[0]
             assert top in sys.stdlib_module_names, f"{module} is a leaf and imports {target}"
@@ -123,7 +139,7 @@ def test_modules_do_not_import_each_other_in_a_ring() -> None:
     """In functions and for type checkers neither."""
     edges = {
         module: {known(t) for t in imports(module, ast.walk(tree))} - {"", module, *PACKAGES}
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
     }
     try:
         TopologicalSorter(edges).prepare()
@@ -131,11 +147,11 @@ def test_modules_do_not_import_each_other_in_a_ring() -> None:
         pytest.fail(f"a ring of imports: {' -> '.join(error.args[1])}")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("library", ONE_FILE_ONLY)
 def test_one_file_alone_imports_a_library(library: str) -> None:
     users = set()
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         found = imports(module, ast.walk(tree))
         texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         loaded = [t for t in texts if library == "libdnnl" and str(t).startswith("libdnnl.so")]
@@ -147,14 +163,14 @@ def test_one_file_alone_imports_a_library(library: str) -> None:
 def test_no_private_name_of_another_module_is_used() -> None:
     """Neither imported nor as an attribute of a module."""
     used = []
-    for module, tree in MODULES.items():
+    for module, tree in modules().items():
         imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
         aliases = [a for n in imports if (n.module or "").startswith("hpcflow") for a in n.names]
         used += [f"{module}: {a.name}" for a in aliases if is_private(a.name)]
-        modules = {a.asname or a.name for a in aliases if a.name.islower()}
+        whole = {a.asname or a.name for a in aliases if a.name.islower()}
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and is_private(node.attr):
-                if isinstance(node.value, ast.Name) and node.value.id in modules:
+                if isinstance(node.value, ast.Name) and node.value.id in whole:
                     used.append(f"{module}: {ast.unparse(node)}")
     assert not used
 
@@ -168,9 +184,9 @@ def test_functions_fit_a_screen() -> None:
     """At most 50 lines, signature and docstring included."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     lines = {
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
-        for path in sorted((ROOT / "hpcflow").rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        f"{path}:{node.lineno} {node.name}": node.end_lineno - node.lineno + 1
+        for path, tree in syntax_trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, kinds) and node.end_lineno is not None
     }
     assert {name: count for name, count in lines.items() if count > 50} == {}

@@ -65,7 +65,7 @@ def test_two_ranks_that_are_stopped_end_with_the_same_bits(tmp_path: Path) -> No
     assert left(tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize(
     ("kind", "says"),
     [("counted", "state outside the graph"), ("unseeded", "resuming is not the cause")],

@@ -40,6 +40,13 @@ def start(
     return process, int(process.stdout.readline())
 
 
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 @pytest.mark.parametrize(
     ("environ", "hangs"),
     [(HETEROGENEOUS, True), (PMIX, False), ({"SLURM_HET_SIZE": "2"}, False), ({}, False)],
@@ -65,6 +72,8 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     here = "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})\nprint("
     process, _ = start(tmp_path, PMIX, elsewhere + RANK.replace("print(", here))
     try:
+        while not catches(process.pid, signal.SIGUSR1):  # the other thread does not block it
+            time.sleep(0.01)
         process.send_signal(signal.SIGUSR1)
         assert process.wait(20) == 75
     finally:

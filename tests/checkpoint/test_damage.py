@@ -150,7 +150,7 @@ def test_the_part_of_another_checkpoint_is_foreign(tmp_path):
     assert told_of(a)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("what", ["empty", "text", "hdf5", "zeros"])
 def test_a_foreign_file_is_refused(tmp_path, what):
     older = save_some(tmp_path, 1)
@@ -237,7 +237,7 @@ def test_an_empty_folder_has_no_checkpoint(tmp_path):
             load_some(path, ranks=1)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("form", ["sharded", "parallel"])
 def test_many_variables_have_room_in_the_user_blocks(tmp_path, form):
     ranks = 4 if form == "sharded" else 1

@@ -44,6 +44,7 @@ def test_plain_h5py_reads_every_variable_as_one_array(tmp_path, form):
             assert found.attrs["name"] == variable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ranks, places", [(1, {}), (2, {}), (3, dict(ps=2, shard_bytes=4096))])
 def test_any_number_of_ranks_in_any_mode_loads_any_form(tmp_path, form, ranks, places):

@@ -61,7 +61,7 @@ def test_resumed_on_other_ranks_or_in_another_mode_it_trains_on(tmp_path, first,
         same(one["weights"], whole["weights"], bits=False)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("second", [dict(ranks=4), dict(ranks=3, ps=1), dict(ranks=6, ps=2)])
 def test_three_asynchronous_workers_leave_the_others_what_they_did_not_draw(tmp_path, second):
     """Every sample once per epoch, counted over the run before and the one after."""
@@ -99,6 +99,7 @@ def test_random_draws_go_on(tmp_path, ranks):
         same(mine["extras"], whole[0]["extras"][2:], bits=ranks == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("places", [dict(ranks=1), dict(ranks=3), dict(ranks=3, ps=1)])
 def test_saves_by_time_are_at_the_same_step_on_all_workers(tmp_path, places):
     run(epochs=40, folder=tmp_path, save_every="0.002s", max_to_keep=0, **places)
@@ -125,6 +126,7 @@ def test_nothing_to_resume_begins_anew(tmp_path):
     assert (tmp_path / "new" / "latest").read_text().startswith(f"step-{STEPS}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks, places", [(1, {}), (2, {}), (3, {"ps": 1})])
 def test_a_run_that_does_not_resume_leaves_a_used_folder_as_it_is(tmp_path, ranks, places):
     run(ranks, 3, tmp_path, **places)

@@ -72,7 +72,7 @@ def test_it_starts_ranks_itself() -> None:
     assert "2 ranks on 1 node" in out
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.skipif(CANNOT, reason="needs root, unshare and taskset to play four nodes")
 @pytest.mark.parametrize(
     ("fault", "check", "level", "words"),

@@ -11,7 +11,7 @@ from hpcflow.onnx.export_emitter import exported
 from hpcflow.onnx.exporter import export_model
 from hpcflow.ops.array.array_ops import constant, placeholder
 from hpcflow.ops.shape_inference import make
-from tests.ops.cases import F32, F64
+from tests.ops.cases import F32, F64, for_each_case
 from tests.ops.test_table import CASES, Case, made
 
 
@@ -55,7 +55,7 @@ REAL = [case for case in CASES if computes(case)]
 HERE = [case for case in REAL if not elsewhere(case)]
 
 
-@pytest.mark.parametrize("case", HERE, ids=str)
+@for_each_case(HERE)
 def test_onnxruntime_computes_what_the_oracle_does(case: Case) -> None:
     arrays = made(case, kind(case))
     with Graph().as_default():

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 Maker = Callable[[np.random.Generator, np.dtype], np.ndarray]
 F32, F64, I32, I64, BOOL = (np.dtype(t) for t in ("f4", "f8", "i4", "i8", "?"))
@@ -32,6 +35,32 @@ class Case:
 
     def __str__(self) -> str:
         return self.type
+
+
+def for_each_case(cases: Iterable[Case]) -> Callable[[Callable[..., None]], Any]:
+    """A test of one `case` becomes a test of each op, of all its cases: thousands of tests cost more.
+
+    An error names the case.
+    """
+    by_op: dict[str, list[tuple[int, Case]]] = {}
+    for number, case in enumerate(cases):
+        by_op.setdefault(case.type, []).append((number, case))
+
+    def decorate(check: Callable[..., None]) -> Any:
+        @functools.wraps(check)
+        def test(op: str, **others: Any) -> None:
+            for number, case in by_op[op]:
+                try:
+                    check(case, **others)
+                except Exception as error:
+                    raise AssertionError(f"case {number}: {op} with {case.attrs}") from error
+
+        first, *more = inspect.signature(check).parameters.values()
+        parameters = [first.replace(name="op", annotation=str), *more]
+        test.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return pytest.mark.parametrize("op", by_op)(test)
+
+    return decorate
 
 
 # -- makers of inputs

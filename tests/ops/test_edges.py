@@ -43,7 +43,9 @@ def test_every_row_is_walked() -> None:
     assert rules <= listed_types, "add to ONE or TWO of edges.py, or to OTHERWISE here"
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["float32", pytest.param("float16", marks=pytest.mark.slow(first=False))]
+)
 @pytest.mark.parametrize("type", [*ONE, *TWO])
 def test_nothing_comes_of_no_gradient(type: str, dtype: str) -> None:
     """Where TensorFlow's gradient is 0, ours is: a masked root of 0 does not spoil a step."""

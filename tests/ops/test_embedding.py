@@ -44,7 +44,9 @@ IDS = [np.array([0, 10, 3, 3, 7]), np.array([[4], [9]]), np.zeros(0, np.int64), 
 
 
 @pytest.mark.parametrize("strategy", ["mod", "div"])
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 11])
+@pytest.mark.parametrize(
+    "count", [1, 4, *(pytest.param(n, marks=pytest.mark.slow(first=False)) for n in (2, 3, 11))]
+)
 @pytest.mark.parametrize("as_variables", [True, False])
 def test_rows_and_their_gradient(count: int, strategy: str, as_variables: bool) -> None:
     params = variables(count, strategy)

@@ -10,7 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import DTypeError
-from tests.ops.cases import CASES, F32, Case
+from tests.ops.cases import CASES, F32, Case, for_each_case
 from tests.ops.evaluate import call, evaluate
 from tests.ops.test_table import as_list, made, wide
 
@@ -33,7 +33,7 @@ def some() -> list[Case]:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("case", some(), ids=str)
+@for_each_case(some())
 def test_kernels_round_only_their_results(case: Case, dtype: np.dtype) -> None:
     with np.errstate(over="ignore"):
         inputs = made(case, dtype)

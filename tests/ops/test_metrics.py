@@ -178,7 +178,7 @@ def graph() -> Iterator[hf.Graph]:
         yield g
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_two_batches_as_in_tensorflow(weighted: bool) -> None:
     expected = WEIGHTED if weighted else AFTER_TWO

@@ -86,14 +86,17 @@ INTERNAL = ("Grad", "PieceRows", "JoinRows", "BestBoxes", "SampleCandidates", "A
 TOLD = {"shape", "sizes", "paddings", "size"}  # attributes that say what an input says again
 
 
-def of_each_op() -> list[Case]:
-    """Cases of each op that is not about state, at most three."""
+def of_each_op() -> list[Any]:
+    """Cases of each op that is not about state, at most three; the first is tested oftener."""
     found: dict[str, list[Case]] = {}
     for case in CASES:
         row = lookup_op(case.type)
         if not (row.reads or row.writes or row.stateful or case.type.endswith(INTERNAL)):
             found.setdefault(case.type, []).append(case)
-    return [c for cases in found.values() for c in cases[:: max(1, len(cases) // 3)][:3]]
+    chosen = [cases[:: max(1, len(cases) // 3)][:3] for cases in found.values()]
+    first = [cases[0] for cases in chosen]
+    others = [case for cases in chosen for case in cases[1:]]
+    return [*first, *(pytest.param(case, marks=pytest.mark.slow(first=False)) for case in others)]
 
 
 @pytest.mark.parametrize("case", of_each_op(), ids=str)

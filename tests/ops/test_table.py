@@ -17,7 +17,7 @@ from hpcflow.graph.static_shape import Spec, merge_shapes
 from hpcflow.kernels.kernel_registry import find_plain_kernel, names
 from hpcflow.ops.array.array_ops import constant, placeholder
 from hpcflow.ops.variables.sparse_row_update_ops import SCATTERS
-from tests.ops.cases import BOOL, C64, C128, CASES, F32, F64, I32, I64, Case
+from tests.ops.cases import BOOL, C64, C128, CASES, F32, F64, I32, I64, Case, for_each_case
 from tests.ops.evaluate import call, evaluate
 
 for _file in sorted(Path(__file__).parent.glob("cases_*.py")):  # each adds its cases
@@ -126,7 +126,7 @@ def test_every_row_has_a_kernel_and_every_kernel_a_row() -> None:
     assert names() == set(OPS) - without
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@for_each_case(CASES)
 def test_kernel_against_oracle(case: Case) -> None:
     for dtype in case.dtypes:
         inputs = made(case, dtype)
@@ -148,7 +148,7 @@ class OtherModule:
         return function
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@for_each_case(CASES)
 def test_kernel_for_another_array_module(case: Case) -> None:
     for dtype in case.dtypes:
         inputs = made(case, dtype)
@@ -160,7 +160,7 @@ def test_kernel_for_another_array_module(case: Case) -> None:
             close(g, e, dtype)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@for_each_case(CASES)
 def test_shape_rule_against_kernel(case: Case) -> None:
     """Exact when all is known, and never wrong when less is: sizes, ranks or values unknown."""
     for dtype in case.dtypes:
@@ -194,7 +194,7 @@ def _forget(shape: tuple[int, ...], rng: np.random.Generator) -> object:
     return tuple(None if rng.random() < 0.5 else d for d in shape)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@for_each_case(CASES)
 def test_output_may_share_the_inputs_it_says(case: Case) -> None:
     for dtype in case.dtypes:
         inputs = made(case, dtype)
@@ -267,7 +267,7 @@ def differences(case: Case, inputs: list[np.ndarray], at: int, w: list[np.ndarra
 
 
 @pytest.mark.parametrize("shapes", ["known", "rank", "nothing"])
-@pytest.mark.parametrize("case", GRADUAL, ids=str)
+@for_each_case(GRADUAL)
 def test_gradient_against_finite_differences(case: Case, shapes: str) -> None:
     inputs = made(case, F64 if F64 in case.dtypes else C128)
     with Graph().as_default():

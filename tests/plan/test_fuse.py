@@ -165,7 +165,7 @@ SPLIT = [("rows", 0, 0, 0), ("rows", 0, 0, 3), ("calm", 0, 0, 22), *[("rows", 0,
          ("two", 0, 35, 0)]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @settings(max_examples=50, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)

@@ -57,7 +57,13 @@ def trained(make, dtype, generated):
         return [np.asarray(x).tobytes() for x in session.run(hf.global_variables())]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "float32",
+        *(pytest.param(t, marks=pytest.mark.slow(first=False)) for t in ("float64", "float16")),
+    ],
+)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_all_optimizers_have_the_same_bits(name, dtype, loops):
     plain = trained(OPTIMIZERS[name], dtype, generated=False)

@@ -19,7 +19,7 @@ MOST_BLOCKS = 1000  # of Python's memory: less than one in two steps
 MOST_BYTES = 16 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.limit(240 + STEPS / 20)
 @pytest.mark.parametrize(
     ("sync", "servers"), [("async", 1), ("all", 2), ("backup:1", 2), ("stale:2", 1)]

@@ -86,7 +86,7 @@ class Net:
         return [weakref.ref(array.base if array.base is not None else array) for array in found]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("fails", [False, True])
 def test_fifty_sessions_leave_nothing(fails):
     net, before, size = Net(), None, 0

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @settings(max_examples=40, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @given(program=st.lists(BY_ROWS, min_size=3, max_size=14))
 @example(program=SPLIT)

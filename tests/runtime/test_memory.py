@@ -112,7 +112,7 @@ print(json.dumps([grown, current_context().report()["memory"]["peak"]]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("net", ["products", pytest.param("convolutions", marks=with_onednn)])
 def test_the_process_grows_by_what_is_counted(net, threads):

@@ -117,7 +117,7 @@ def test_with_replace_they_stop_by_themselves(tmp_path):
     check_it_trained_as_one_process(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("rule", ["async", "all"])
 def test_workers_of_servers_stop_and_start_again_with_all(tmp_path, rule):
     words = ["--ps", "1", "--sync", rule, "--replace"]

@@ -196,7 +196,7 @@ def test_what_an_iterator_gave_is_dealt_anew(tmp_path):
     check(tmp_path, [0, 1], output, [batch % SAMPLES for batch in batches])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("sums", [1, 2])
 def test_a_step_that_is_broken_off_between_its_sums_is_made_whole(tmp_path, sums):
     """One bucket has been summed with the dead; or all have, and only its vote is missing.

@@ -72,7 +72,7 @@ def run(folder: Path, body: str, words: list[str]) -> list[dict[str, int]]:
     return [json.loads(file.read_text()) for file in sorted(folder.glob("[0-9]"))]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(first=False)
 @pytest.mark.parametrize("mode", [[], ["--ps", "1"]], ids=["sums", "servers"])
 def test_a_job_listens_nowhere_but_where_mpi_does(tmp_path: Path, mode: list[str]) -> None:
     ranks = 3 if mode else 2

@@ -130,9 +130,14 @@ class SegmentItems:
         return history in (s.dtype for s in (*node.specs, *map(self.part.spec, node.inputs)))
 
     def _is_light(self, node: Node) -> bool:
-        """Whether a node may be moved ahead of an item: a scalar, its update, a read, a source."""
+        """Whether a node may be moved ahead of an item.
+
+        It is a scalar, its update, a read, a source, or takes a value from a tensor list.
+        """
         if self._is_barrier(node) or node.row.message == "copy":
             return False
+        if any(spec.dtype == history for spec in node.specs):
+            return True
         scalar = all(spec.shape == () for spec in node.specs)
         if node.row.writes:
             return scalar and tuple(node.attrs.get("shape", (1,))) == ()
