@@ -19,7 +19,7 @@ from hpcflow.codegen.llvm_builder import (
 
 Formula = Callable[..., Any]  # (lines, *operands, **attributes); None: types not supported
 EXACT: dict[str, Formula] = {}  # bitwise equal to NumPy
-CLOSE: dict[str, Formula] = {}  # of float32; within a few units in the last place of NumPy
+CLOSE: dict[str, Formula] = {}  # of floats; within a few units in the last place of NumPy
 LONG = frozenset({"Erf"})  # the expensive formulas of EXACT
 
 
@@ -264,7 +264,7 @@ def _sigmoid_grad(b: InstructionBuilder, g: LlvmValue, y: LlvmValue, **_: Any) -
 
 
 def _function(write: Callable[[InstructionBuilder, LlvmValue], LlvmValue]) -> Formula:
-    return lambda b, x, **_: write(b, x) if x.type == "float" else None
+    return lambda b, x, **_: write(b, x) if x.type in vector_math.FORMATS else None
 
 
 CLOSE.update(
@@ -281,7 +281,7 @@ CLOSE.update(
 
 @formula("Elu", CLOSE)
 def _elu(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
-    if x.type != "float":
+    if x.type not in vector_math.FORMATS:
         return None
     return _larger(b, x, vector_math.expm1(b, _smaller(b, x, zero(x))))
 
@@ -293,10 +293,10 @@ def _power(b: InstructionBuilder, x: LlvmValue, y: LlvmValue, **_: Any) -> Any:
 
 @formula("Softplus", CLOSE)
 def _softplus(b: InstructionBuilder, x: LlvmValue, **_: Any) -> Any:
-    if x.type != "float":
+    if x.type not in vector_math.FORMATS:
         return None
     size = b.call("fabs", x)
-    power = vector_math.exp(b, b.add(f"fneg float {size.text}", "float"))
+    power = vector_math.exp(b, b.add(f"fneg {x.type} {size.text}", x.type))
     return b.binary("add", _larger(b, x, zero(x)), vector_math.log1p(b, power))
 
 

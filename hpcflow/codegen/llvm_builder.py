@@ -26,13 +26,17 @@ MEMORY = {
 @functools.cache
 def converts_float16() -> bool:
     """Whether the CPU has instructions that convert float16 to float32 and back."""
-    if platform.machine() in ("aarch64", "arm64"):
-        return True
+    return platform.machine() in ("aarch64", "arm64") or "f16c" in cpu_flags()
+
+
+@functools.cache
+def cpu_flags() -> frozenset[str]:
+    """The instruction sets that Linux says an x86 CPU has; none elsewhere."""
     try:
-        found = re.search(r"^flags\s*:.*\bf16c\b", Path("/proc/cpuinfo").read_text(), re.M)
+        found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     except OSError:
-        return False
-    return found is not None
+        return frozenset()
+    return frozenset(found[1].split()) if found else frozenset()
 
 
 @functools.cache

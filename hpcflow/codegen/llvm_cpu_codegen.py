@@ -346,6 +346,7 @@ class _CpuLoopNest(LoopBodyWriter):
             self.range(),
             metadata(len(self.bodies), cols in SHORT),
             self.join() if bytes else (),
+            computes=any(step.type in CLOSE or step.type in LONG for step in self.body.steps),
         )
 
     def total(self, head: BasicBlocks) -> LlvmValue:

@@ -161,12 +161,14 @@ def module(
     ranges: python_call_abi.KernelRanges,
     body: BasicBlocks,
     join: BasicBlocks | None = None,
+    computes: bool = False,
 ) -> str:
     """The module of a kernel, as `python_call_abi.text`; %count is the length of its range."""
     lines = ["  %count = sub i64 %end, %begin", *body.lines]
     declared = head.declared | body.declared
     return python_call_abi.text(
-        declared, head.lines, ranges, lines, body.metadata(), join.lines if join else ()
+        *(declared, head.lines, ranges, lines, body.metadata(), join.lines if join else ()),
+        computes,
     )
 
 

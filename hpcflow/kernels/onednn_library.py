@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import thread_team
+from hpcflow.codegen.python_call_abi import data_address
 from hpcflow.errors import KernelError
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.install_hints import install_hint
@@ -334,13 +335,13 @@ class PrimitiveProgram:
                 if not array.flags.c_contiguous:
                     array = np.ascontiguousarray(array)
                     copies.append(array)
-                place.point(array.ctypes.data + place.offset)
+                place.point(data_address(array) + place.offset)
                 place.holds = weakref.ref(array)
         if self.bytes:
             if workspace is None or workspace.nbytes < self.bytes:
                 workspace = _scratch(self.bytes)
             if workspace is not self.workspace():
-                self.workspace, first = weakref.ref(workspace), workspace.ctypes.data
+                self.workspace, first = weakref.ref(workspace), data_address(workspace)
                 for place in self.scratch:
                     place.point(first + place.offset)
         execute = self.execute

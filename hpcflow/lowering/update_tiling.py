@@ -200,5 +200,7 @@ def may_be_strided(part: Partition, ref: Ref, info: Callable[[Node], Any]) -> bo
     if ref in part.fetches or not node.inputs or node.row.waits or node.is_state:
         return True
     row = node.row
+    if row.makes_contiguous:
+        return False
     copied = row.control_flow or row.message == "copy"
     return bool(copied) or info(node).form not in ("ufunc", "out")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
-import pytest
 
 from hpcflow.graph.graph import Graph
 from hpcflow.onnx.export_emitter import exported

@@ -38,7 +38,7 @@ class Case:
 
 
 def for_each_case(cases: Iterable[Case]) -> Callable[[Callable[..., None]], Any]:
-    """A test of one `case` becomes a test of each op, of all its cases: thousands of tests cost more.
+    """A test of one `case` becomes a test of all cases of an op: thousands of tests cost more.
 
     An error names the case.
     """

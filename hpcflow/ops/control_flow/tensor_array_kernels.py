@@ -100,9 +100,13 @@ def _of_shape(value: Any, shape: tuple[int | None, ...] | None) -> Any:
 
     Errors: ShapeError if an element of another shape was written through another handle.
     """
-    if shape is None or (
-        len(shape) == len(value.shape)
-        and all(d in (None, n) for d, n in zip(shape, value.shape, strict=True))
+    if (
+        shape is None
+        or shape == value.shape
+        or (
+            len(shape) == len(value.shape)
+            and all(d in (None, n) for d, n in zip(shape, value.shape, strict=True))
+        )
     ):
         return value
     raise ShapeError(

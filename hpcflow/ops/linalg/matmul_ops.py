@@ -72,7 +72,8 @@ op(
     flops=flop_counts.matmul,
     contraction=flop_counts.matrices,
     uses_blas=True,
-    kernels="ops.math.arithmetic_kernels kernels.onednn_matmul kernels.cublaslt_matmul",
+    kernels="ops.math.arithmetic_kernels kernels.llvm_matmul kernels.onednn_matmul "
+    "kernels.cublaslt_matmul",
 )
 
 

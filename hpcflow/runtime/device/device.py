@@ -13,6 +13,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache, ptx_compiler, thread_team
 from hpcflow.codegen.kernel_cache import KernelCompiler
 from hpcflow.codegen.llvm_cpu_compiler import absent, machine
+from hpcflow.codegen.python_call_abi import data_address
 from hpcflow.errors import (
     MALFORMED,
     DeviceError,
@@ -134,7 +135,7 @@ class Device:
         if nbytes < PAGE or dtype.hasobject:
             return np.empty(shape, dtype)
         room = _ArrayMemory(nbytes + ALIGNED, np.uint8)
-        return np.ndarray(shape, dtype, room, -room.ctypes.data % ALIGNED)
+        return np.ndarray(shape, dtype, room, -data_address(room) % ALIGNED)
 
     def limit(self, nbytes: int) -> None:
         """Set the limit of held memory to `nbytes`; 0: no limit."""
