@@ -26,7 +26,7 @@ class VectorRegisters(NamedTuple):
     """The vector registers of a CPU: their size in bytes, and their number."""
 
     bytes: int
-    count: int
+    number: int
 
 
 @functools.cache
@@ -50,10 +50,10 @@ def tile_shapes(columns: int, dtype: str, registers: VectorRegisters) -> list[Ti
     """The tiles of a row of tiles, which have alike numbers of vectors."""
     lanes = registers.bytes // BYTES[TYPES[dtype]]
     vectors = -(-columns // lanes)
-    widest = MOST_VECTORS if registers.count > 16 else 2
+    widest = MOST_VECTORS if registers.number > 16 else 2
     tiles = -(-vectors // widest)
     wide = -(-vectors // tiles)
-    rows = (registers.count - wide - 1) // wide
+    rows = (registers.number - wide - 1) // wide
     counts = [min(lanes, columns - at) for at in range(0, columns, lanes)]
     return [
         TileShape(min(rows, 12), lanes, tuple(counts[at : at + wide]))

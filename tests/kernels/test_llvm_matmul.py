@@ -11,7 +11,7 @@ import hpcflow as hf
 from hpcflow.codegen import matmul_codegen
 from hpcflow.codegen.kernel_cache import builtin
 from hpcflow.codegen.matmul_codegen import VectorRegisters
-from hpcflow.graph.static_shape import Spec
+from hpcflow.graph.static_shape import Spec, require_known
 from hpcflow.kernels.kernel_registry import KernelNode, choose_kernel, kernel_preferences
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
@@ -82,7 +82,8 @@ def test_numbers_that_are_not_finite_stay_in_their_rows_and_columns(
     assert np.isfinite(rest).all()
 
 
-def node(rows: int, columns: int, summed: int, turns: tuple[bool, bool], dtype: str) -> KernelNode:
+def node(sizes: tuple[int, int, int], turns: tuple[bool, bool], dtype: str) -> KernelNode:
+    rows, columns, summed = sizes
     a = (summed, rows) if turns[0] else (rows, summed)
     b = (columns, summed) if turns[1] else (summed, columns)
     inputs = [Spec(np.dtype(dtype), a), Spec(np.dtype(dtype), b)]
@@ -105,8 +106,7 @@ def node(rows: int, columns: int, summed: int, turns: tuple[bool, bool], dtype: 
     ],
 )
 def test_which_products_are_generated(of: Any, is_generated: bool) -> None:
-    sizes, turns, dtype = of
-    made = node(*sizes, turns, dtype)
+    made = node(*of)
     chosen = choose_kernel(made, "cpu", kernel_preferences()).kernel
     assert (chosen.provider == "llvm") is is_generated
     assert choose_kernel(made, "cpu", kernel_preferences(exact=True)).kernel.provider != "llvm"
@@ -120,7 +120,7 @@ def values(threads: int) -> list[np.ndarray]:
         y = hf.matmul(hf.tanh(hf.matmul(x[:, 5:35], w)), v)
         found = [y, *hf.gradients(hf.reduce_sum(hf.square(y)), [x, w, v])]
         rng = np.random.default_rng(5)
-        feeds = {t: rng.standard_normal(t.shape) for t in (x, w, v)}
+        feeds = {t: rng.standard_normal(require_known(t.shape)) for t in (x, w, v)}
         with hf.Session(context=RankContext(Settings(threads=threads))) as session:
             return [np.asarray(value) for value in session.run(found, feeds)]
 

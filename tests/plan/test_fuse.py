@@ -183,9 +183,26 @@ def kinds(build: Any, rows: int = 4) -> list[list[str]]:
         original = module.replace_nodes
         patch.setattr(module, "replace_nodes", lambda *a: made.append(original(*a)) or made[-1])
         x = hf.placeholder(hf.float32, [rows, 6])
-        hf.Session().run(build(x), {x: np.ones((rows, 6), "f4")})
+        fetches, session = build(x), hf.Session()
+        session.run(hf.global_variables_initializer())
+        session.run(fetches, {x: np.ones((rows, 6), "f4")})
     nodes = [node for part in made for node in part.nodes.values()]
     return [list(node.attrs["types"]) for node in nodes if node.type == "Fused"]
+
+
+def test_values_that_a_loop_has_kept_do_not_split_its_gradient() -> None:
+    """The gradients of an LSTM's gates, of which each takes a value off a list, are one kernel."""
+
+    def gradients(x: Any) -> Any:
+        cell = hf.nn.rnn_cell.BasicLSTMCell(8)
+        lengths = hf.constant([3, 1, 2, 3])
+        inputs = hf.reshape(hf.tile(x, [1, 2]), [4, 3, 4])
+        h, _ = hf.nn.dynamic_rnn(cell, inputs, lengths, dtype=hf.float32)
+        return hf.gradients(hf.reduce_sum(h * h), hf.trainable_variables())
+
+    backward = [types for types in kinds(gradients) if "SigmoidGrad" in types]
+    assert [types.count("SigmoidGrad") for types in backward] == [3]
+    assert [types.count("TanhGrad") for types in backward] == [2]
 
 
 def test_layer_normalization_is_one_kernel() -> None:

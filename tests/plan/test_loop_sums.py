@@ -157,3 +157,57 @@ def test_training_in_every_mode(ranks: int, settings: dict[str, int]) -> None:
         w = w - 0.01 * slope(X, w)
     for found in run_ranks(ranks, body, **settings, **({"sync": "all"} if settings else {})):
         np.testing.assert_allclose(found, w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("begin", [0.0, 0.5])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_gradient_of_a_bias_is_one_sum_behind_the_loop(begin: float, exact: bool) -> None:
+    """The oracle is NumPy's backward pass; `begin` is what the sum adds to."""
+    bias = RNG.standard_normal(UNITS) / 3
+
+    def body(context: Any) -> Any:
+        x, w = hf.placeholder(hf.float64, X.shape), hf.placeholder(hf.float64, START.shape)
+        b = hf.placeholder(hf.float64, [UNITS])
+
+        def step(t: Any, h: Any) -> Any:
+            return t + 1, hf.tanh(hf.matmul(hf.concat([hf.gather(x, t), h], 1), w) + b)
+
+        first = hf.zeros([BATCH, UNITS], hf.float64)
+        h = hf.while_loop(lambda t, _: t < TIME, step, [hf.constant(0), first])[1]
+        gradients = hf.gradients(hf.reduce_sum(h * h) + begin * hf.reduce_sum(b), [w, b])
+        feeds = {x: X, w: START, b: bias}
+        counts = types(context, gradients, feeds)
+        with hf.Session(context=context) as session:
+            return session.run(gradients, feeds), *counts
+
+    (((dw, db), outside, inside),) = run_ranks(1, body, exact=exact)
+    states = [np.zeros((BATCH, UNITS))]
+    for row in X:
+        states.append(np.tanh(np.concatenate([row, states[-1]], 1) @ START + bias))
+    g, slope_w, slope_b = 2 * states[-1], np.zeros_like(START), np.full(UNITS, begin)
+    for row, before, after in reversed(list(zip(X, states, states[1:], strict=False))):
+        g = g * (1 - after * after)
+        slope_w += np.concatenate([row, before], 1).T @ g
+        slope_b += g.sum(0)
+        g = (g @ START.T)[:, DEPTH:]
+    np.testing.assert_allclose(dw, slope_w, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(db, slope_b, rtol=1e-10, atol=1e-12)
+    assert inside["Sum"] + inside["SumToShape"] == exact
+    assert outside["ListRows"] == 2 * (not exact)
+
+
+def test_rows_that_are_summed_alone_stay_in_the_loop() -> None:
+    """Without a product their list would be more memory for no gain."""
+
+    def body(context: Any) -> Any:
+        x, b = hf.placeholder(hf.float64, X.shape), hf.placeholder(hf.float64, [DEPTH])
+
+        def step(t: Any, h: Any) -> Any:
+            return t + 1, hf.tanh(h * hf.gather(x, t) + b)
+
+        first = hf.ones([BATCH, DEPTH], hf.float64)
+        h = hf.while_loop(lambda t, _: t < TIME, step, [hf.constant(0), first])[1]
+        fed = {x: X, b: np.ones(DEPTH)}
+        return types(context, hf.gradients(hf.reduce_sum(h), [b]), fed)[0]["ListRows"]
+
+    assert run_ranks(1, body) == [0]

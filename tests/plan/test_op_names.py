@@ -23,7 +23,7 @@ MAKES = {  # calls that make operations: an op is made by its name
 }
 ABOUT = {  # file: ops that it names, and why it is about them
     "plan/algebra/loop_accumulation_hoisting.py": (
-        "Add ListPop MatMul",
+        "Add ListPop MatMul Sum SumToShape",
         "sums of products of values that a loop saves in a list",
     ),
     "plan/algebra/matmul_batching.py": ("MatMul", "products that share an operand"),

@@ -2,12 +2,16 @@
 
 The backward loop of a recurrent network adds X_t^T G_t at each step t to the gradient of the
 weights, and the forward loop saves X_t. This pass pushes the rows of X_t and G_t on a list instead,
-and computes one product of all rows behind the loop.
+and computes one product of all rows behind the loop. If the loop also adds up the rows of G_t, the
+gradient of the bias, they are added up behind it, too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hpcflow.graph.static_shape import is_known, require_known
 from hpcflow.ops.control_flow.tensor_list_ops import LIST
@@ -35,17 +39,35 @@ def hoist_loop_sums(program: Program) -> Program:
 
 
 class _LoopSum(NamedTuple):
-    """Variable `slot` of a loop, fed as `feed`, to which the body adds `product`."""
+    """Variable `slot` of a loop, fed as `feed`, to which the body adds `product`.
+
+    To the variables `row_sums` it adds the sum of the rows of the product's second operand.
+    """
 
     slot: int
     feed: str
     product: Node
+    row_sums: tuple[int, ...]
 
 
 def _loop_sums(loop: Node) -> list[_LoopSum]:
     """Return the loop variables that only accumulate products of saved rows."""
+    body, products, row_sums = loop.attrs["body"], [], dict[Ref, list[int]]()
+    for slot, feed, addend in _accumulators(loop):
+        if addend.type == "MatMul" and _is_worth_hoisting(body, addend):
+            products.append((slot, feed, addend))
+        elif _adds_rows(body, addend):
+            row_sums.setdefault(addend.inputs[0], []).append(slot)
+    return [
+        _LoopSum(slot, feed, product, tuple(row_sums.pop(product.inputs[1], ())))
+        for slot, feed, product in products
+    ]
+
+
+def _accumulators(loop: Node) -> Iterator[tuple[int, str, Node]]:
+    """Yield the loop variables to which the body only adds: slot, feed and the node added."""
     body, used = loop.attrs["body"], consumer_names(loop.attrs["body"])
-    anchors, sums = control_edge_nodes(body), []
+    anchors = control_edge_nodes(body)
     for feed, slot in zip(body.feeds, loop.attrs["body_feeds"], strict=True):
         if slot >= len(loop.specs) or slot in loop.attrs["cond_feeds"]:
             continue
@@ -59,11 +81,19 @@ def _loop_sums(loop: Node) -> list[_LoopSum]:
             continue
         addend = next((ref for ref in total.inputs if ref != Ref(feed)), None)
         if addend is not None and len(used[addend]) == len(used[Ref(total.name)]) == 1:
-            product = body.nodes[addend.node]
-            alike = product.specs[0][:2] == body.spec(Ref(feed))[:2]
-            if product.type == "MatMul" and alike and _is_worth_hoisting(body, product):
-                sums.append(_LoopSum(slot, feed, product))
-    return sums
+            node = body.nodes[addend.node]
+            if node.specs[addend.index][:2] == body.spec(Ref(feed))[:2]:
+                yield slot, feed, node
+
+
+def _adds_rows(body: Program, node: Node) -> bool:
+    """Return whether a node adds up the rows of a matrix."""
+    if node.type not in ("Sum", "SumToShape") or len(node.inputs) > 1 or node.control:
+        return False
+    shape, result = body.spec(node.inputs[0]).shape, node.specs[0].shape
+    if shape is None or len(shape) != 2 or result != shape[1:]:
+        return False
+    return node.type == "SumToShape" or tuple(np.atleast_1d(node.attrs["axis"])) in ((0,), (-2,))
 
 
 def _is_worth_hoisting(body: Program, product: Node) -> bool:
@@ -91,11 +121,15 @@ def _with_product_after(program: Program, name: str, loop_sum: _LoopSum) -> Prog
         attrs = {"dtype": dtype, "shape": (None, *shape[1:]), "first": k, "of": 2}
         joined.append(draft.add(like, "ListRows", [begin], "all", **attrs))
     total = draft.add(like, "MatMul", joined, "product", **product.attrs)
-    first = loop.inputs[loop_sum.slot]
-    if not _is_zero(program.nodes[first.node]):
-        total = draft.add(like, "Add", [first, total], "sum")
+    totals = {loop_sum.slot: total}
+    for slot in loop_sum.row_sums:
+        totals[slot] = draft.add(like, "Sum", joined[1:], "rows", axis=(0,), keepdims=False)
+    for slot, total in totals.items():
+        first = loop.inputs[slot]
+        if not _is_zero(program.nodes[first.node]):
+            totals[slot] = draft.add(like, "Add", [first, total], "sum")
     lists = {ref.node: Ref(name, loop_sum.slot) for ref in joined}
-    rewired = substitute_values(program, {Ref(name, loop_sum.slot): total})
+    rewired = substitute_values(program, {Ref(name, k): total for k, total in totals.items()})
     loop = rewired.nodes[name]
     changed = loop.but(
         inputs=_replace_item(loop.inputs, loop_sum.slot, begin),
