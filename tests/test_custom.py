@@ -14,6 +14,7 @@ import hpcflow as hf
 from hpcflow.errors import GradientError, GraphError, PlacementError, ShapeError
 from hpcflow.graph.op_registry import OPS, all_ops
 from hpcflow.kernels import kernel_registry
+from hpcflow.ops.shape_inference import make
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.pass_list import make_plan
 from hpcflow.settings import Settings
@@ -386,3 +387,29 @@ def test_python_functions_and_prints_inside_a_loop(capfd: Any) -> None:
     y = hf.while_loop(lambda i, y: i < 3, body, [0, x], shape_invariants=[(), None])[1]
     assert run(y, {x: [1.0, 2.0]}).tolist() == [4, 5]
     assert capfd.readouterr().err == "[0]\n[1]\n[2]\n"
+
+
+@pytest.mark.parametrize("form", [np.ndarray.tolist, np.asfortranarray, lambda x: x[::-1][::-1]])
+def test_what_a_kernel_gives_is_kept_by_a_loop_as_an_array_of_rows(form: Any, tables: None) -> None:
+    """The gradient's generated loop takes it from the list as it lies in memory."""
+
+    def squared(operation: Any, g: Any) -> list[Any]:
+        return [2.0 * g * operation.inputs[0]]
+
+    hf.op("SquaredHere", infer=lambda inputs, attrs: [inputs[0]], grad=squared)
+    hf.kernel("SquaredHere", "new")(lambda xp, node: lambda x: form(np.asarray(x) ** 2))
+    x, start = hf.placeholder(hf.float64, [3, 4]), np.linspace(-1, 1, 12).reshape(3, 4)
+
+    def step(i: Any, a: Any) -> Any:
+        y = make("SquaredHere", [a], {}).outputs[0]
+        return i + 1, hf.tanh(y * y) * 0.5 + a
+
+    y = hf.while_loop(lambda i, _: i < 3, step, [hf.constant(0), x])[1]
+    (g,) = hf.gradients(hf.reduce_sum(y), [x])
+    found = hf.Session().run(g, {x: start})
+    a, slope = start, np.ones_like(start)
+    for _ in range(3):
+        t = np.tanh(a**4)
+        slope = slope * (1 + 0.5 * (1 - t * t) * 4 * a**3)
+        a = a + 0.5 * t
+    np.testing.assert_allclose(found, slope, rtol=1e-12)

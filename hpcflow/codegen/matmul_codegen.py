@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from hpcflow.codegen.llvm_loops import BEGIN, COUNT, BasicBlocks, int64_constant
 
 A, B, OUT, ROOM = "%a", "%b", "%out", "%room"
 SUMMED_AT_ONCE = 64  # rows of both operands that stay in the cache when the result has few rows
-MOST_VECTORS = 4  # columns of a tile, in vectors
+MOST_VECTORS, MOST_ROWS = 4, 12  # of a tile
 
 
 class VectorRegisters(NamedTuple):
@@ -46,19 +47,20 @@ class TileShape(NamedTuple):
     vectors: tuple[int, ...]
 
 
-def tile_shapes(columns: int, dtype: str, registers: VectorRegisters) -> list[TileShape]:
-    """The tiles of a row of tiles, which have alike numbers of vectors."""
+def tile_shapes(
+    columns: int, dtype: str, registers: VectorRegisters
+) -> list[tuple[TileShape, int]]:
+    """The tiles of a row of tiles: those of one shape, and how many there are of it."""
     lanes = registers.bytes // BYTES[TYPES[dtype]]
     vectors = -(-columns // lanes)
     widest = MOST_VECTORS if registers.number > 16 else 2
-    tiles = -(-vectors // widest)
-    wide = -(-vectors // tiles)
-    rows = (registers.number - wide - 1) // wide
+    wide = -(-vectors // -(-vectors // widest))
+    rows = min((registers.number - wide - 1) // wide, MOST_ROWS)
     counts = [min(lanes, columns - at) for at in range(0, columns, lanes)]
-    return [
-        TileShape(min(rows, 12), lanes, tuple(counts[at : at + wide]))
-        for at in range(0, vectors, wide)
+    tiles = [
+        TileShape(rows, lanes, tuple(counts[at : at + wide])) for at in range(0, vectors, wide)
     ]
+    return [(tile, len([*alike])) for tile, alike in itertools.groupby(tiles)]
 
 
 def text(
@@ -70,7 +72,7 @@ def text(
     are those of the result, if known: tiles have a number of rows that divides it, if possible.
     """
     tiles = tile_shapes(columns, dtype, vector_registers())
-    most = tiles[0].rows
+    most = tiles[0][0].rows
     high = next((n for n in range(most, most // 2, -1) if rows and rows % n == 0), most)
     arrays = (A, B, OUT, *([ROOM] if transpose_b else []))
     head = _MatmulWriter(arrays, columns, dtype, transpose_a, transpose_b)
@@ -123,7 +125,7 @@ class _MatmulWriter(BasicBlocks):
         """An index times a number."""
         return self.binary("mul", i, int64_constant(number))
 
-    def row_tiles(self, tiles: Sequence[TileShape], high: int) -> None:
+    def row_tiles(self, tiles: Sequence[tuple[TileShape, int]], high: int) -> None:
         """The rows of tiles of a thread's range; the rows that are left over, one by one."""
         first = self.times(BEGIN, high)
         left = self.binary("sub", self.rows, first)
@@ -159,22 +161,33 @@ class _MatmulWriter(BasicBlocks):
     def row_of_tiles(
         self,
         row: LlvmValue,
-        tiles: Sequence[TileShape],
+        tiles: Sequence[tuple[TileShape, int]],
         high: int,
         start: LlvmValue,
         length: LlvmValue,
     ) -> None:
         """The tiles of `high` rows from `row` on."""
-        column = 0
-        for tile in tiles:
-            self.tile(row, column, tile._replace(rows=high), start, length)
-            column += sum(tile.vectors)
+        first = 0
+        for tile, count in tiles:
+            width = sum(tile.vectors)
+            with self.loop(int64_constant(count)) as loop:
+                column = self.binary("add", self.times(loop.i, width), int64_constant(first))
+                self.tile(row, column, tile._replace(rows=high), start, length)
+            first += count * width
 
     def tile(
-        self, row: LlvmValue, column: int, tile: TileShape, start: LlvmValue, length: LlvmValue
+        self,
+        row: LlvmValue,
+        column: LlvmValue,
+        tile: TileShape,
+        start: LlvmValue,
+        length: LlvmValue,
     ) -> None:
         """One tile of the result, whose sums are carried by the loop over the summed axis."""
-        columns = [column + tile.lanes * v for v in range(len(tile.vectors))]
+        columns = [
+            self.binary("add", column, int64_constant(tile.lanes * v))
+            for v in range(len(tile.vectors))
+        ]
         places = [
             (self.element_at(self.out, self.binary("add", row, int64_constant(r)), c), count)
             for r in range(tile.rows)
@@ -198,9 +211,9 @@ class _MatmulWriter(BasicBlocks):
         for (at, count), total in zip(places, loop.ends, strict=True):
             self.store_vector(total, at, count)
 
-    def element_at(self, base: LlvmValue, row: LlvmValue, column: int) -> LlvmValue:
+    def element_at(self, base: LlvmValue, row: LlvmValue, column: LlvmValue) -> LlvmValue:
         """The address of an element of the result or of the second operand."""
-        at = self.binary("add", self.times(row, self.columns), int64_constant(column))
+        at = self.binary("add", self.times(row, self.columns), column)
         return self.element_address(base, at, self.element)
 
     def operand_rows(self, row: LlvmValue, count: int, start: LlvmValue) -> list[LlvmValue]:

@@ -143,7 +143,8 @@ def _scaled(b: InstructionBuilder, y: LlvmValue, n: LlvmValue) -> LlvmValue:
 def expm1(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     """e to the x, minus 1, accurate near 0."""
     half_y = _half_expm1(b, _bounded(b, x))
-    return _ends(b, x, number(-1.0, x.type), b.binary("add", half_y, half_y))
+    y = b.call("copysign", b.binary("add", half_y, half_y), x)  # -0 of -0
+    return _ends(b, x, number(-1.0, x.type), y)
 
 
 def _half_expm1(b: InstructionBuilder, inside: LlvmValue) -> LlvmValue:
@@ -254,8 +255,8 @@ def _tanh(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:
     power = b.call("fma", p, b.binary("mul", r, r), b.binary("add", r, f(1.0)))
     power = b.call("fma", power, _power(b, n), f(1.0))
     far = b.binary("sub", f(1.0), b.binary("fdiv", f(2.0), power))
-    far = b.call("copysign", far, x)
-    return b.choose(b.compare("ge", size, f(TANH_POLYNOMIAL_LIMIT)), far, near)
+    y = b.choose(b.compare("ge", size, f(TANH_POLYNOMIAL_LIMIT)), far, near)
+    return b.call("copysign", y, x)
 
 
 def sigmoid(b: InstructionBuilder, x: LlvmValue) -> LlvmValue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import numpy as np
@@ -50,6 +51,7 @@ def test_a_message_and_a_receive_meet_as_soon_however_many_others_wait():
 
         into = np.zeros(1)
         before = sys.gettrace()
+        gc.disable()  # what it collects may run lines of its own
         sys.settrace(lambda frame, *_: line)
         try:
             comm.send(np.ones(1), 0, others - 1)  # is waited for
@@ -57,6 +59,7 @@ def test_a_message_and_a_receive_meet_as_soon_however_many_others_wait():
             comm.probe(0, 2 * others - 2)
         finally:
             sys.settrace(before)
+            gc.enable()
         assert receives[-1].test()
         return count
 

@@ -139,3 +139,10 @@ def test_a_layer_and_its_gradients_with_one_thread_and_with_two() -> None:
     dx[:, 5:35] = back @ w.T
     for found, wanted in zip(one, [y, dx, x[:, 5:35].T @ back, h.T @ (2 * y)], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("turns", TURNS, ids=["", "right", "left"])
+def test_wide_products_are_not_more_code(turns: tuple[bool, bool]) -> None:
+    """Tiles of one shape are a loop: compiling takes as long for any number of columns."""
+    few, many = (matmul_codegen.text(n, "float64", *turns, 16) for n in (64, 4096))
+    assert len(many) < 1.1 * len(few)

@@ -136,7 +136,7 @@ class SegmentItems:
         """
         if self._is_barrier(node) or node.row.message == "copy":
             return False
-        if any(spec.dtype == history for spec in node.specs):
+        if len(node.specs) > 1 and node.specs[0].dtype == history:
             return True
         scalar = all(spec.shape == () for spec in node.specs)
         if node.row.writes:
