@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator
+from typing import Any
 
 import hypothesis
 import pytest
@@ -70,6 +71,7 @@ MAY_SKIP = {
 
 failed = pytest.StashKey[bool]()
 wrong_skips: list[str] = []
+draws: dict[str, Any] = {}  # module -> the state of its generator before its first test
 
 
 class Ranks:
@@ -190,8 +192,17 @@ def sweep_mpirun() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     arm(item)
+    reset_draws(getattr(item, "module", None))
     if item.get_closest_marker("gpu") is not None and not has_gpu():
         pytest.skip("needs a GPU")
+
+
+def reset_draws(module: Any) -> None:
+    """Reset the generator `RNG` of a module: a test draws the same whatever ran before it."""
+    generator = getattr(module, "RNG", None)
+    if generator is not None:
+        begin = draws.setdefault(module.__name__, generator.bit_generator.state)
+        generator.bit_generator.state = begin
 
 
 def has_gpu() -> bool:
