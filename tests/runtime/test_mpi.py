@@ -61,7 +61,7 @@ def test_layers_on_three_ranks_train_as_one():
 @pytest.mark.mpi(min_size=3)
 def test_one_loop_over_three_ranks():
     if world_size() == 3:
-        found = run_here(lambda context: run_spanning(TASKS), tasks_per_replica=3)
+        found = run_here(lambda context: run_spanning(TASKS), tasks_per_replica=3, exact=True)
         if found is not None:
             (alone,) = run_ranks(1, lambda c: run_spanning(["", "", ""]), exact=True)
             same(found, alone)
