@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from hpcflow.codegen import ptx_codegen, ptx_compiler
+from hpcflow.codegen import ptx_codegen
 from hpcflow.codegen.llvm_cpu_compiler import machine
 from hpcflow.platform import artifact_cache
 from hpcflow.platform.artifact_cache import CacheFolder
@@ -69,6 +69,8 @@ def builtin(text: str) -> Callable[..., Any]:
 
 def on_gpu(cuda: Any, text: str, part: str = "") -> Callable[..., None]:
     """The GPU function of a kernel's text, with name suffix `part`: `f(grid, block, args)`."""
+    from hpcflow.codegen import ptx_compiler  # only a rank with a GPU needs it
+
     here = ptx_compiler.gpu(cuda)
     prepare([text], here)
     return here.kernel(name_of(text), part)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpcflow.codegen import matmul_codegen
 from hpcflow.codegen.kernel_cache import builtin
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
@@ -44,6 +43,8 @@ def _scratch(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
 
 @fast("llvm", "MatMul", "out", on="cpu", refuses=_refuses, scratch=_scratch)
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    from hpcflow.codegen import matmul_codegen  # few steps need it
+
     (rows, columns), turned = node.outputs[0].shape, node.attrs["transpose_b"]
     dtype = node.outputs[0].dtype.name
     run = builtin(matmul_codegen.text(columns, dtype, node.attrs["transpose_a"], turned, rows))

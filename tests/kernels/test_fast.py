@@ -101,10 +101,19 @@ def shape(data: st.DataObject, axes: int, most: int) -> tuple[int, ...]:
 
 @case("MatMul")
 def _product(data: st.DataObject, type: str) -> Case:
-    lead, turns = shape(data, number(data, 0, 2), 3), (chance(data), chance(data))
-    rows, summed, columns = number(data, 64, 130), number(data, 100, 200), number(data, 164, 300)
+    if chance(data):  # of few elements and 64 bits
+        rows, summed, columns = (number(data, 16, 64) for _ in range(3))
+        lead, dtype = (), np.dtype("f8")
+        turns = data.draw(st.sampled_from([(False, False), (False, True), (True, False)]))
+    else:
+        rows, summed, columns = (
+            number(data, 64, 130),
+            number(data, 100, 200),
+            number(data, 164, 300),
+        )
+        lead, dtype = shape(data, number(data, 0, 2), 3), element(data)
+        turns = (chance(data), chance(data))
     sizes = [(rows, summed), (summed, columns)]
-    dtype = element(data)
     a, b = (
         array(data, *lead, *(s[::-1] if turn else s), dtype=dtype)
         for s, turn in zip(sizes, turns, strict=True)

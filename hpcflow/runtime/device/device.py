@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hpcflow.codegen import kernel_cache, ptx_compiler, thread_team
+from hpcflow.codegen import kernel_cache, thread_team
 from hpcflow.codegen.kernel_cache import KernelCompiler
 from hpcflow.codegen.llvm_cpu_compiler import absent, machine
 from hpcflow.codegen.python_call_abi import data_address
@@ -254,10 +254,14 @@ class GpuDevice(Device):
     @property
     def maker(self) -> KernelCompiler:
         """The compiler of the loops that are generated for this device."""
+        from hpcflow.codegen import ptx_compiler  # only a rank with a GPU needs it
+
         return ptx_compiler.gpu(self.xp.cuda)
 
     def makes_loops(self) -> bool:
         """Whether loops are generated for it; not with `exact`, as they may round unlike CuPy."""
+        from hpcflow.codegen import ptx_compiler
+
         why = absent() or ptx_compiler.absent() or ptx_compiler.too_old(self.xp.cuda)
         return not (self.preferences.exact or why)
 
