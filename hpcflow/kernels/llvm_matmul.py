@@ -9,7 +9,7 @@ from hpcflow.codegen.kernel_cache import builtin
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 
-KEPT_ELEMENTS = 1 << 12  # of what each row of tiles uses anew: they stay in the first cache
+KEPT_ELEMENTS = 1 << 12  # of what each row of tiles uses again: they stay in the L1 cache
 LEAST_ROWS = 16  # of a result, so that transposing the second operand takes little of the time
 
 
@@ -31,7 +31,7 @@ def _refuses(node: KernelNode) -> str:
         return f"it has fewer than {LEAST_ROWS} rows, and its second operand is transposed"
     kept = (rows if node.attrs["transpose_a"] else summed) * columns
     if kept > KEPT_ELEMENTS:
-        return f"it has {kept} elements to keep in the first cache, more than {KEPT_ELEMENTS}"
+        return f"it has {kept} elements to keep in the L1 cache, more than {KEPT_ELEMENTS}"
     return ""
 
 
@@ -45,10 +45,10 @@ def _scratch(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
     from hpcflow.codegen import matmul_codegen  # few steps need it
 
-    (rows, columns), turned = node.outputs[0].shape, node.attrs["transpose_b"]
+    (rows, columns), transpose_b = node.outputs[0].shape, node.attrs["transpose_b"]
     dtype = node.outputs[0].dtype.name
-    run = builtin(matmul_codegen.text(columns, dtype, node.attrs["transpose_a"], turned, rows))
-    if not turned:
+    run = builtin(matmul_codegen.text(columns, dtype, node.attrs["transpose_a"], transpose_b, rows))
+    if not transpose_b:
         return lambda a, b, out: run(as_contiguous(a), as_contiguous(b), out)
 
     def call(a: Any, b: Any, out: Any, room: Any = ()) -> None:

@@ -36,7 +36,7 @@ def operands(
 
 def product(a: np.ndarray, b: np.ndarray, turns: tuple[bool, bool]) -> np.ndarray:
     """The generated kernel's result, in memory that held NaN."""
-    rows, columns = a.shape[turns[0] ^ 0], b.shape[not turns[1]]
+    rows, columns = a.shape[1 if turns[0] else 0], b.shape[0 if turns[1] else 1]
     out = np.full((rows, columns), np.nan)
     room = [np.empty(b.shape[::-1])] if turns[1] else []
     builtin(matmul_codegen.text(columns, "float64", *turns, rows))(a, b, out, *room)
@@ -96,7 +96,7 @@ def node(sizes: tuple[int, int, int], turns: tuple[bool, bool], dtype: str) -> K
     [
         (((2048, 64, 64), (False, False), "float64"), True),
         (((64, 64, 2048), (True, False), "float64"), True),
-        (((2048, 64, 65), (False, False), "float64"), False),  # it does not stay in the cache
+        (((2048, 64, 65), (False, False), "float64"), False),  # it does not stay in the L1 cache
         (((65, 64, 2048), (True, False), "float64"), False),
         (((2048, 64, 64), (False, False), "float32"), False),  # oneDNN's are faster
         (((4, 64, 64), (False, True), "float64"), False),  # transposing takes longer

@@ -84,7 +84,7 @@ CLOSE = {  # op -> of wider floats, and how many units in the last place it may 
     "Elu": (lambda x: np.where(x > 0, x, np.expm1(x)), 3),
     "Log": (np.log, 2),
     "Log1p": (np.log1p, 3),
-    "Tanh": (np.tanh, 3),
+    "Tanh": (np.tanh, 2),
     "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 4),
     "Softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))), 4),
 }
@@ -140,6 +140,8 @@ def test_a_few_units_in_the_last_place(type: str, dtype: str, wide: str) -> None
     if np.finfo(wide).nmant < np.finfo(dtype).nmant + 10:
         pytest.skip("this machine has no wider floats: does not apply")
     function, most = CLOSE[type]
+    if (type, dtype) == ("Tanh", "f8"):
+        most = 3  # a quotient of exponentials, without a polynomial near 0
     x = np.concatenate([FLOATS[dtype], RNG.uniform(-3, 3, 20_000).astype(dtype)])
     if dtype == "f8":
         x = np.concatenate([x, RNG.uniform(-750, 750, 5000), WIDE_EDGES, -WIDE_EDGES])
