@@ -444,13 +444,6 @@ PASSES = (
         in_bodies=True,
     ),
     Pass(
-        *("dead_loop_variable_elimination", "bodies", PROGRAM, PROGRAM),
-        "A gradient keeps values of a loop of which it needs only the shapes.",
-        "Each variable of a loop, and each output of a branch, is needed.",
-        lambda program, of: drop_dead_loop_variables(program),
-        in_bodies=True,
-    ),
-    Pass(
         *("loop_accumulation_hoisting", "bodies", PROGRAM, PROGRAM),
         "A loop adds a small product to the gradient of its weights in each iteration.",
         "Such a sum is one product behind the loop, and so is the sum of its rows.",
@@ -460,12 +453,10 @@ PASSES = (
         in_bodies=True,
     ),
     Pass(
-        *("dead_loop_variable_elimination.2", "bodies", PROGRAM, PROGRAM),
-        "A loop still adds up the rows whose sum is behind it.",
+        *("dead_loop_variable_elimination", "bodies", PROGRAM, PROGRAM),
+        "A gradient keeps values of a loop of which it needs only the shapes.",
         "Each variable of a loop, and each output of a branch, is needed.",
         lambda program, of: drop_dead_loop_variables(program),
-        ROUNDS,
-        lambda of: of.rounds,
         in_bodies=True,
     ),
     Pass(
