@@ -34,7 +34,14 @@ from hpcflow.codegen.fused_loop_ir import (
     KernelStep,
     LoopSchedule,
 )
-from hpcflow.codegen.llvm_builder import TYPES, InstructionBuilder, LlvmValue, metadata, number
+from hpcflow.codegen.llvm_builder import (
+    TYPES,
+    InstructionBuilder,
+    LlvmValue,
+    metadata,
+    number,
+    storage_type_of,
+)
 from hpcflow.codegen.llvm_cpu_codegen import LoopBodyWriter
 from hpcflow.codegen.variable_update_codegen import UpdateKernel
 
@@ -155,7 +162,7 @@ def text(body: KernelBody, int32_indices: bool) -> str | None:
     None if an operation has no formula. Arrays are in C order; `int32_indices`: fewer than
     `INT32_INDEX_LIMIT` elements.
     """
-    if not all(np.dtype(operand.dtype).name in TYPES for operand in body.operands):
+    if None in [storage_type_of(operand.dtype) for operand in body.operands]:
         return None
     if len(body.operands) + len(body.results) + len(column_sums(body)) > MAX_ARRAYS:
         return None

@@ -10,6 +10,7 @@ from typing import Any
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.fusion.batch_norm_expansion import expand_batch_norms
 from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
 from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise, sum_in_float32
 from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
@@ -583,6 +584,13 @@ PASSES = (
         "A Split between elementwise operations would end their loop.",
         "Elementwise values are split before they are computed.",
         lambda part, of: hoist_splits(part, of.target.exact),
+        generates=True,
+    ),
+    _fusion(
+        "batch_norm_expansion",
+        "Batch normalization alone would pass over memory apart from its neighbours.",
+        "On GPUs it is column sums and elementwise operations, which are fused.",
+        lambda part, of: expand_batch_norms(part, of.target.exact),
         generates=True,
     ),
     _fusion(

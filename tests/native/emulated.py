@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from hpcflow.codegen import ptx_codegen, ptx_compiler
+from hpcflow.codegen.llvm_builder import cpu_flags
 from hpcflow.codegen.llvm_cpu_compiler import machine
 from hpcflow.lowering.fusion import kernel_dedup
 
@@ -213,7 +214,8 @@ class Module:
             module.verify()
             joined.link_in(module)
         triple = llvm.Target.from_triple(llvm.get_default_triple())
-        target = triple.create_target_machine(opt=1, jit=True)
+        features = "+f16c" if "f16c" in cpu_flags() else ""  # else calls that the engine lacks
+        target = triple.create_target_machine(features=features, opt=1, jit=True)
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
         self.engine.add_module(joined)
         self.engine.finalize_object()

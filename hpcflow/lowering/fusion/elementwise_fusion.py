@@ -425,7 +425,7 @@ def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[st
 
 
 def sum_in_float32(part: Partition, exact: bool) -> Partition:
-    """The partition with 16-bit sums over leading axes as float32 sums and a Cast; CPUs only.
+    """The partition with 16-bit sums over leading axes as float32 sums and a Cast.
 
     A generated loop adds rows up in its result, which must have the digits of the sum. The Cast
     keeps the name of the sum, and so its users.
@@ -451,4 +451,4 @@ def sum_in_float32(part: Partition, exact: bool) -> Partition:
 
 
 def _is_half_sum(node: Node) -> bool:
-    return node.row.sums and node.kind == "cpu" and is_half(node.specs[0].dtype)
+    return node.row.sums and is_half(node.specs[0].dtype)

@@ -132,7 +132,7 @@ def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | Non
     inputs = [part.spec(ref) for ref in node.inputs]
     storage = [storage_type_of(spec.dtype) for spec in (*inputs, *node.specs)]
     has_halves = not HALVES.keys().isdisjoint(storage)
-    if None in storage or (has_halves and (exact or node.kind != "cpu")):
+    if None in storage or (has_halves and exact):
         return None
     types = [value_type(type or "") for type in storage]
     if not all(is_known(s.shape) and size_of(s.shape) for s in (*inputs, *node.specs)):
