@@ -192,8 +192,8 @@ def update(kernel: UpdateKernel) -> str | None:
     if code is None or len(names) > MAX_ARRAYS:
         return None
     head, body = code
-    lines = [*_begin("@NAME", names), *head.lines, *_stride()]
-    lines += [*_rounds("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
+    lines = [*kernel_head("@NAME", names), *head.lines, *grid_stride()]
+    lines += [*loop_lines("j", "%n.first", "%length", "%n.step", body.lines), "  ret void", "}"]
     count = InstructionBuilder("c")
     for k, (target, times) in enumerate(
         zip(kernel.targets, variable_update_codegen.times(kernel), strict=True)
@@ -202,13 +202,13 @@ def update(kernel: UpdateKernel) -> str | None:
             at = LlvmValue(f"%n{k}", "ptr")
             count.store(count.binary("add", count.load(at, "i64"), number(times, "i64")), at)
     if count.lines:
-        lines += [*_begin("@NAME_count", names), *count.lines, "  ret void", "}"]
+        lines += [*kernel_head("@NAME_count", names), *count.lines, "  ret void", "}"]
     declared = DECLARED | head.declared | body.declared
     text = "\n".join([*sorted(declared - {POW_DECLARED}), *lines, *metadata(0)])
     return f"{POWER}\n{text.replace(POW, '@power')}" if POW in text else text
 
 
-def _begin(name: str, arrays: list[str]) -> Iterator[str]:
+def kernel_head(name: str, arrays: list[str]) -> Iterator[str]:
     """The head of a kernel, and the indices of a thread."""
     parameters = "".join(f"ptr %{array}, " for array in arrays)
     yield f"define ptx_kernel void {name}({parameters}i64 %length) {{"
@@ -217,11 +217,23 @@ def _begin(name: str, arrays: list[str]) -> Iterator[str]:
         yield f"  %{place} = zext i32 %{place}.32 to i64"
 
 
-def _stride() -> Iterator[str]:
+def grid_stride() -> Iterator[str]:
     """The first element of a thread in a grid-stride loop, and the stride."""
     yield f"  %begin = mul i64 %bx, {THREADS}"
     yield "  %n.first = add i64 %begin, %tx"
     yield f"  %n.step = mul i64 %gx, {THREADS}"
+
+
+@contextlib.contextmanager
+def when(lines: InstructionBuilder, condition: LlvmValue) -> Iterator[None]:
+    """Run the body where a condition holds."""
+    lines.count += 1
+    name = f"{lines.letter}{lines.count}"
+    lines.add(f"  br i1 {condition.text}, label %{name}.yes, label %{name}.after")
+    lines.add(f"{name}.yes:")
+    yield
+    lines.add(f"  br label %{name}.after")
+    lines.add(f"{name}.after:")
 
 
 class _GpuKernel(LoopBodyWriter):
@@ -277,7 +289,7 @@ class _GpuKernel(LoopBodyWriter):
         lines.add(f"  call void @{BARRIER}()")
         half = threads // 2
         while half:
-            with self.when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
+            with when(lines, lines.add(f"icmp ult i64 %{lane}, {half}", "i1")):
                 place = lines.add(f"add i64 %here, {half * apart}", "i64")
                 partner = lines.load(lines.at(room, place.text, type), type)
                 lines.store(_combine(lines, step, lines.load(slot, type), partner), slot)
@@ -296,19 +308,8 @@ class _GpuKernel(LoopBodyWriter):
     ) -> None:
         """Store a value where a condition holds."""
         at = lines.at(array, index, output.type)
-        with self.when(lines, LlvmValue(condition, "i1")):
+        with when(lines, LlvmValue(condition, "i1")):
             lines.store(output, at)
-
-    @contextlib.contextmanager
-    def when(self, lines: InstructionBuilder, condition: LlvmValue) -> Iterator[None]:
-        """Run the body where a condition holds."""
-        lines.count += 1
-        name = f"{lines.letter}{lines.count}"
-        lines.add(f"  br i1 {condition.text}, label %{name}.yes, label %{name}.after")
-        lines.add(f"{name}.yes:")
-        yield
-        lines.add(f"  br label %{name}.after")
-        lines.add(f"{name}.after:")
 
     # -- the function
 
@@ -324,7 +325,7 @@ class _GpuKernel(LoopBodyWriter):
         arrays = [f"x{i}" for i in range(len(self.body.operands))]
         arrays += [f"y{y}" for y in range(len(self.body.results))]
         arrays += [f"s{y}" for y in column_sums(self.body)]
-        yield from _begin(self.name, arrays)
+        yield from kernel_head(self.name, arrays)
         yield from self.entry.lines
         yield from {FLAT: self.flat, ROWS: self.rows, COLUMNS: self.columns}[self.form]()
         yield "  ret void"
@@ -333,8 +334,8 @@ class _GpuKernel(LoopBodyWriter):
     def flat(self) -> Iterator[str]:
         """The grid-stride loop over elements."""
         kind, cols = "i32" if self.int32_indices else "i64", max(1, self.body.cols)
-        yield from _stride()
-        yield from _rounds("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
+        yield from grid_stride()
+        yield from loop_lines("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
 
     def element(self, kind: str, cols: int) -> Iterator[str]:
         """The code of one element %n, with its row and column."""
@@ -362,8 +363,8 @@ class _GpuKernel(LoopBodyWriter):
             yield f"  %mine{y} = getelementptr {type}, ptr %s{y}, i64 %slice"
             zero = [f"  %zero{y} = getelementptr {type}, ptr %mine{y}, i64 %z{y}"]
             zero += [f"  store {type} {number(0, type).text}, ptr %zero{y}"]
-            yield from _rounds(f"z{y}", "%tx", str(self.body.cols), str(self.wide), zero)
-        yield from _rounds("top", "%first.row", "%length", "%rows.apart", self.row())
+            yield from loop_lines(f"z{y}", "%tx", str(self.body.cols), str(self.wide), zero)
+        yield from loop_lines("top", "%first.row", "%length", "%rows.apart", self.row())
 
     def row(self) -> Iterator[str]:
         """The code of one row, or of none."""
@@ -377,7 +378,7 @@ class _GpuKernel(LoopBodyWriter):
         for k, lines in enumerate(self.bodies):
             yield from self.heads[k].lines
             place = f"  %n{k} = add i64 %base, %j{k}"
-            yield from _rounds(f"j{k}", "%tx", "%cols", str(self.wide), [place, *lines.lines])
+            yield from loop_lines(f"j{k}", "%tx", "%cols", str(self.wide), [place, *lines.lines])
         yield from self.heads[-1].lines
 
     def columns(self) -> Iterator[str]:
@@ -395,7 +396,7 @@ class _GpuKernel(LoopBodyWriter):
         yield f"  %rows.apart = mul i64 %gy, {self.down}"
         place = [f"  %base = mul i64 %i, {self.body.cols}", "  %n0 = add i64 %base, %j0"]
         inside = [*self.heads[0].lines, *place, *self.bodies[0].lines]
-        yield from _rounds("i", "%i.first", "%end", "%rows.apart", inside)
+        yield from loop_lines("i", "%i.first", "%end", "%rows.apart", inside)
         yield from self.end.lines
 
     def lanes(self) -> Iterator[str]:
@@ -410,7 +411,7 @@ def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmV
     return lines.call("maximum", x, y) if step.type == MAX else lines.binary("add", x, y)
 
 
-def _rounds(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:
+def loop_lines(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:
     """A loop: %name goes from `first` in steps of `step` while it is less than `end`."""
     yield f"  br label %{name}.enter"
     yield f"{name}.enter:"

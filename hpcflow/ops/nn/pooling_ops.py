@@ -105,7 +105,7 @@ op(
     infer=_max_pool,
     grad=_max_back,
     flops=flop_counts.windows(-1),
-    kernels="pooling_kernels kernels.llvm_max_pooling",
+    kernels="pooling_kernels kernels.llvm_max_pooling kernels.ptx_max_pooling",
 )
 op("MaxPoolWithArgmax", infer=_with_argmax, grad=_max_back, flops=flop_counts.windows(-2))
 op(
@@ -113,7 +113,7 @@ op(
     infer=_max_grad,
     grad=_max_grad_back,
     flops=flop_counts.windows(1),
-    kernels="pooling_kernels kernels.llvm_max_pooling kernels.onednn_pooling",
+    kernels="pooling_kernels kernels.llvm_max_pooling kernels.ptx_max_pooling kernels.onednn_pooling",
 )
 op("MaxPoolGradGrad", infer=_max_grad_grad, grad=_max_grad_grad_back, flops=flop_counts.windows(1))
 op(
