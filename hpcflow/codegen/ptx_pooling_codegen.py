@@ -108,9 +108,7 @@ class _PoolWriter:
         self.store("%y", best)
         return lines.lines
 
-    def window_axis(
-        self, axis: int, window: LlvmValue
-    ) -> list[tuple[LlvmValue, LlvmValue | None]]:
+    def window_axis(self, axis: int, window: LlvmValue) -> list[tuple[LlvmValue, LlvmValue | None]]:
         """For each element of a window along an axis: its offset, and whether it is in the data."""
         pool = self.pool
         n, stride = pool.space[axis], self.element_strides(pool.space)[axis]
@@ -189,9 +187,7 @@ class _PoolWriter:
 
     # -- indices
 
-    def coordinates(
-        self, space: tuple[int, ...]
-    ) -> tuple[LlvmValue, list[LlvmValue], LlvmValue]:
+    def coordinates(self, space: tuple[int, ...]) -> tuple[LlvmValue, list[LlvmValue], LlvmValue]:
         """Sample, place and channel of element %n of an array with these spatial sizes."""
         pool, lines = self.pool, self.lines
         sizes = [pool.channels, *space] if pool.first else [*space, pool.channels]
@@ -249,7 +245,9 @@ class _PoolWriter:
 
     def load(self, array: str, index: LlvmValue) -> LlvmValue:
         """The value of an element of an array."""
-        at = index if index.type == "i64" else self.lines.add(f"zext i32 {index.text} to i64", "i64")
+        at = (
+            index if index.type == "i64" else self.lines.add(f"zext i32 {index.text} to i64", "i64")
+        )
         return self.lines.load(self.lines.at(array, at.text, self.storage), self.storage)
 
     def store(self, array: str, value: LlvmValue) -> None:

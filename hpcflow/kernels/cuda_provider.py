@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hpcflow.errors import KernelError
+from hpcflow.errors import KernelError, RangeError
 from hpcflow.platform.install_hints import install_hint
 
 INSTALL = install_hint("cuda12", "cuda13")
@@ -36,6 +36,14 @@ def absent() -> str:
     """Why this rank uses no NVIDIA GPU; "" if it does."""
     xp = cupy()
     return "" if xp is not None and xp.is_available() else "this rank uses no GPU"
+
+
+def no_generated_code() -> str:
+    """Why no kernels can be generated for the current GPU; "" if they can."""
+    from hpcflow.codegen import ptx_compiler  # only a rank with a GPU needs it
+
+    xp = cupy()
+    return ptx_compiler.absent() or (ptx_compiler.too_old(xp.cuda) if xp is not None else "")
 
 
 def load(name: str) -> Any:
@@ -68,6 +76,28 @@ def stream(xp: Any) -> int:
 def dense(xp: Any, *arrays: Any) -> list[Any]:
     """The arrays; those that are not C-contiguous are copied to memory of CuPy's pool."""
     return [x if x.flags.c_contiguous else xp.ascontiguousarray(x) for x in arrays]
+
+
+class WrongIndex:
+    """An index outside of [0, size) that a kernel has found, in memory of the host.
+
+    The kernel stores it at `address`; 0 means none. `op` and `line` are those of the kernel's node.
+    """
+
+    def __init__(self, xp: Any, label: str, size: int) -> None:
+        self.label, self.size, self.op, self.line = label, size, "", ""
+        self._memory = xp.cuda.alloc_pinned_memory(8)  # GPUs and host share addresses of it
+        self._value = np.frombuffer(self._memory, np.int64, 1)
+        self._value[0] = 0
+        self.address: int = self._value.ctypes.data
+
+    def error(self) -> RangeError | None:
+        """The error of an index that was found, which is forgotten; call it after the kernel."""
+        index, self._value[0] = int(self._value[0]), 0
+        if not index:
+            return None
+        text = f"{self.label} {index} is outside [0, {self.size})"
+        return RangeError(text, op=self.op, line=self.line)
 
 
 def workspace(xp: Any, nbytes: int, buffer: Any) -> tuple[int, Any]:

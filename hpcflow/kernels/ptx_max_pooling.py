@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_pooling_codegen
 from hpcflow.codegen.llvm_builder import storage_type_of, value_type
 from hpcflow.codegen.ptx_pooling_codegen import PoolShape
-from hpcflow.kernels.cuda_provider import dense
+from hpcflow.kernels.cuda_provider import dense, no_generated_code
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
@@ -37,7 +37,9 @@ def _refuses(node: KernelNode) -> str:
         return "its sizes are known only in the step"
     if any(0 in s.shape for s in specs):
         return "it is empty"
-    return "" if np.prod(node.attrs["window"]) <= MAX_WINDOW_ELEMENTS else "its windows are large"
+    if np.prod(node.attrs["window"]) > MAX_WINDOW_ELEMENTS:
+        return "its windows are large"
+    return no_generated_code()
 
 
 def _launcher(xp: Any, node: KernelNode, text: str) -> Callable[..., Any]:

@@ -106,7 +106,9 @@ def test_refused_are_integers_large_windows_and_open_sizes(monkeypatch: Any) -> 
         (Spec(np.dtype("f4"), (None, 8, 3)), {}),
         (Spec(np.dtype("f4"), (2, 800, 3)), {"window": (65,)}),
     ):
-        node = KernelNode("MaxPool", attrs | more, [spec], lookup_op("MaxPool").infer([spec], attrs | more))
+        node = KernelNode(
+            "MaxPool", attrs | more, [spec], lookup_op("MaxPool").infer([spec], attrs | more)
+        )
         choice = choose_kernel(node, "gpu", kernel_preferences("llvm"))
         assert choice.kernel.provider == "plain" and choice.refused[0][1]
 

@@ -251,6 +251,7 @@ class cuda:
 
     Device = staticmethod(lambda: types.SimpleNamespace(compute_capability="90"))
     function = types.SimpleNamespace(Module=Module)
+    alloc_pinned_memory = staticmethod(bytearray)
 
 
 @functools.cache

@@ -33,7 +33,14 @@ def by_formula(x: Any, gamma: Any, beta: Any, g: Any) -> list[np.ndarray]:
     g = g * (y > 0)
     gz = g * gamma
     gx = r * (gz - gz.sum(axes) / n - z * (gz * z).sum(axes) / n)
-    return [np.maximum(y, 0), mean, variance * n / max(1, n - 1), gx, (g * z).sum(axes), g.sum(axes)]
+    return [
+        np.maximum(y, 0),
+        mean,
+        variance * n / max(1, n - 1),
+        gx,
+        (g * z).sum(axes),
+        g.sum(axes),
+    ]
 
 
 def arrays(shape: tuple[int, ...], dtype: str, seed: int, center: float) -> list[np.ndarray]:
@@ -59,9 +66,7 @@ def computed(given: list[np.ndarray], **settings: Any) -> tuple[list[np.ndarray]
         return found, {line.split()[0] for line in text.split("\n\n")[0].splitlines()[1:]}
 
 
-def check(
-    shape: tuple[int, ...], dtype: str, center: float = 0.5, more: float = 1
-) -> set[str]:
+def check(shape: tuple[int, ...], dtype: str, center: float = 0.5, more: float = 1) -> set[str]:
     given = arrays(shape, dtype, len(shape), center)
     found, kernels = computed(given)
     right = by_formula(*(a.astype(np.float64) for a in given))

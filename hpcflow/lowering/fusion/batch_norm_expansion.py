@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcflow.codegen.fused_loop_ir import ROW
 from hpcflow.graph.dtypes import float32, is_half
-from hpcflow.graph.static_shape import is_known, normalize_axes, size_of
+from hpcflow.graph.static_shape import is_known, normalize_axes
 from hpcflow.lowering.fusion.iteration_space import node_mapping
 from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.plan.ir.program_rewriting import infer_specs, replace_nodes, unused_name

@@ -103,7 +103,7 @@ op(
     infer=_gather,
     grad=_gather_back,
     work="pick",
-    kernels="gather_kernels kernels.llvm_row_gather_scatter",
+    kernels="gather_kernels kernels.llvm_row_gather_scatter kernels.ptx_row_gather_scatter",
 )
 op(
     "GatherGrad",

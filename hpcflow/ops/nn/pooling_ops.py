@@ -100,12 +100,13 @@ def _avg_grad_back(op: Operation, gg: Tensor) -> list[Any]:
     return [grad, *[None] * (len(op.inputs) - 1)]
 
 
+MAX_POOL_KERNELS = "pooling_kernels kernels.llvm_max_pooling kernels.ptx_max_pooling"
 op(
     "MaxPool",
     infer=_max_pool,
     grad=_max_back,
     flops=flop_counts.windows(-1),
-    kernels="pooling_kernels kernels.llvm_max_pooling kernels.ptx_max_pooling",
+    kernels=MAX_POOL_KERNELS,
 )
 op("MaxPoolWithArgmax", infer=_with_argmax, grad=_max_back, flops=flop_counts.windows(-2))
 op(
@@ -113,7 +114,7 @@ op(
     infer=_max_grad,
     grad=_max_grad_back,
     flops=flop_counts.windows(1),
-    kernels="pooling_kernels kernels.llvm_max_pooling kernels.ptx_max_pooling kernels.onednn_pooling",
+    kernels=f"{MAX_POOL_KERNELS} kernels.onednn_pooling",
 )
 op("MaxPoolGradGrad", infer=_max_grad_grad, grad=_max_grad_grad_back, flops=flop_counts.windows(1))
 op(

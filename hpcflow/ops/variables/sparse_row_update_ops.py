@@ -87,6 +87,9 @@ def _scatter_nd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     return []
 
 
+ROW_KERNELS = (
+    "sparse_row_update_kernels kernels.llvm_row_gather_scatter kernels.ptx_row_gather_scatter"
+)
 SCATTERS = ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")
 op(
     "ReadRows",
@@ -96,7 +99,7 @@ op(
     by_rows=True,
     variable="read_rows",
     work="pick",
-    kernels="sparse_row_update_kernels kernels.llvm_row_gather_scatter",
+    kernels=ROW_KERNELS,
 )
 for _name in SCATTERS:
     _row: Attrs = {"grad": _UPDATE, "writes": (0,), "by_rows": True}
@@ -105,7 +108,7 @@ for _name in SCATTERS:
     op(
         f"Scatter{_name}",
         infer=_scatter_div if _name == "Div" else _scatter,
-        kernels="sparse_row_update_kernels kernels.llvm_row_gather_scatter",
+        kernels=ROW_KERNELS,
         **_row,
     )
     if _name in ("Update", "Add", "Sub"):

@@ -227,6 +227,7 @@ class CapturedOutputs:
             array.get(out=host, blocking=False)
         self.copied.record()
         self.copied.synchronize()
+        self.device.check_indices()
         return hosts
 
 

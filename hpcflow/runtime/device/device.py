@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import itertools
 import math
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +42,11 @@ from hpcflow.runtime.device.memory_accounting import HeldMemory
 from hpcflow.runtime.device.size_class_allocator import MIN_POOLED_BYTES, SizeClassPool
 from hpcflow.runtime.dynamic_types import DeviceArray, KernelFunction, Value
 
+if TYPE_CHECKING:  # only a rank with a GPU needs it
+    from hpcflow.kernels.cuda_provider import WrongIndex
+
 PAGE = 4096  # bytes
+_KERNELS = itertools.count()
 
 
 class _ArrayMemory(np.ndarray):
@@ -62,6 +68,10 @@ class Device:
         self.preferences = kernel_preferences()
         self.pool = SizeClassPool(self.hold, self.view)
         self.held_memory = HeldMemory(f"{self.kind}:{index}")
+        # of its kernels, in the order in which they were made: that of a step
+        self.wrong_indices: weakref.WeakValueDictionary[int, WrongIndex] = (
+            weakref.WeakValueDictionary()
+        )
 
     def choose(self, node: Node, inputs: list[Value]) -> KernelChoice:
         """The kernel that runs `node`, whose inputs have the specs `inputs`."""
@@ -103,12 +113,24 @@ class Device:
         if row.provider == PLAIN and node.row.uses_blas:
             thread_team.beside_blas()
         try:
-            return row.make(self.xp, _cached_choice(node, inputs, self.preferences))
+            made = row.make(self.xp, _cached_choice(node, inputs, self.preferences))
         except HpcflowError:
             raise
         except MALFORMED as error:
             message = f"{node.type} cannot be computed as asked: {type(error).__name__}: {error}"
             raise KernelError(message, op=node.name, line=node.line) from error
+        wrong = getattr(made, "wrong_index", None)
+        if wrong is not None:
+            wrong.op, wrong.line = node.name, node.line
+            self.wrong_indices[next(_KERNELS)] = wrong
+        return made
+
+    def check_indices(self) -> None:
+        """Call it after synchronizing. Errors: RangeError if a GPU kernel found a wrong index."""
+        if self.wrong_indices:
+            errors = [wrong.error() for wrong in self.wrong_indices.values()]
+            for error in filter(None, errors):
+                raise error
 
     def uncaptured(self, node: Node, inputs: list[Value]) -> str:
         """Why a CUDA graph cannot hold the kernel that runs `node`; "" if it can."""
@@ -295,6 +317,7 @@ class GpuDevice(Device):
         """A copy in pinned host memory."""
         host = self.host_empty(array.shape, array.dtype)
         array.get(out=host)
+        self.check_indices()
         return host
 
     def from_host(self, array: np.ndarray) -> DeviceArray:
