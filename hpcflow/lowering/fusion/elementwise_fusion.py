@@ -344,8 +344,7 @@ class _FusionFinder:
         """The value of which `ref` is a window or a permutation, and its layout there."""
         root, lay = layout_of_view(self.part, ref, node.device, _copies)
         if (
-            node.kind != "cpu"
-            or lay.is_packed()
+            lay.is_packed()
             or self.part.nodes[root.node].row.variable == "read"
             or size_of(require_known(self.part.spec(root).shape))
             > MAX_WINDOW_RATIO * size_of(lay.sizes)

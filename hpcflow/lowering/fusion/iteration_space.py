@@ -100,15 +100,6 @@ class NodeMapping(NamedTuple):
         assert None not in maps
         return tuple(mapping for mapping in maps if mapping is not None)
 
-    def contiguous(self) -> NodeMapping | None:
-        """The same node over rows that are consecutive in all arrays; None if there are none."""
-        if JOINED in self.outputs:
-            return None
-        if BY_ROW_LENGTH not in self.inputs:
-            return self
-        cols = [c for c in self.cols if all(begins is None for _, begins in self.input_mappings(c))]
-        return self._replace(cols=tuple(cols)) if cols else None
-
     def for_row_length(self, cols: int) -> NodeMapping | None:
         """The same node over rows of one length; None if it is not one of its lengths."""
         if cols not in self.cols:
@@ -120,15 +111,7 @@ class NodeMapping(NamedTuple):
 
 
 def node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None:
-    """How `node` can be part of a kernel; None if it cannot, or not `exact`.
-
-    GPU kernels read and write rows that are consecutive in memory.
-    """
-    mapping = _node_mapping(part, node, exact)
-    return mapping if mapping is None or node.kind == "cpu" else mapping.contiguous()
-
-
-def _node_mapping(part: Partition, node: Node, exact: bool) -> NodeMapping | None:
+    """How `node` can be part of a kernel; None if it cannot, or not `exact`."""
     inputs = [part.spec(ref) for ref in node.inputs]
     storage = [storage_type_of(spec.dtype) for spec in (*inputs, *node.specs)]
     has_halves = not HALVES.keys().isdisjoint(storage)

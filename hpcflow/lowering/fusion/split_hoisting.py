@@ -71,10 +71,10 @@ class _SplitRewriter:
         )
 
     def is_plain(self, node: Node) -> bool:
-        """Whether a node has no control edges, static shapes, and no fetched output, on a CPU."""
+        """Whether a node has no control edges, static shapes and no fetched output."""
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
         shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
-        if node.control or node.name in self.followed or node.kind != "cpu":
+        if node.control or node.name in self.followed:
             return False
         return self.fetched.isdisjoint(refs) and all(is_known(s) and size_of(s) for s in shapes)
 
