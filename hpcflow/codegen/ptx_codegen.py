@@ -16,6 +16,7 @@ the order of additions, so a step gives the same bits each time.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
     COLUMN_SUM,
     FULL,
+    JOIN,
     MAX,
     OF_ROWS,
     ROW,
@@ -46,9 +48,14 @@ from hpcflow.codegen.llvm_cpu_codegen import LoopBodyWriter
 from hpcflow.codegen.variable_update_codegen import UpdateKernel
 
 THREADS = 256  # of a block, a power of two
+ALIGNED = 16  # bytes of the widest load
 LINE = 32  # threads of a warp, whose loads are coalesced
 BLOCKS = 4096  # of a grid: more threads than a GPU runs at once
-SLICES = 256  # partial sums of a column, at most
+JOIN_THREADS = 1024  # of a block that adds up slices
+SLICES = 512  # partial sums of a column, at most
+VECTOR = 4  # elements or rows that a thread computes together, to have more loads in flight
+MIN_VECTOR_ELEMENTS = 1 << 17  # fewer would not give work to all processors of a GPU
+MAX_VECTOR_LINES = 240  # instructions for an element: more would need too many registers
 DEEP = 8  # rows of a slice that one thread adds up, at least
 MAX_ARRAYS = 500  # arrays: CUDA allows 4 KiB of kernel arguments
 FLAT, ROWS, COLUMNS = "flat", "rows", "columns"
@@ -105,7 +112,9 @@ def form(body: KernelBody) -> str:
 def launch(body: KernelBody, size: int) -> LaunchConfig:
     """The launch configuration of a kernel whose domain has `size` elements."""
     if form(body) == FLAT:
-        return flat(size)
+        return flat(
+            size // VECTOR if _has_vectors(body) and size >= MIN_VECTOR_ELEMENTS else size, size
+        )
     block, rows = _block(body), size // body.cols
     if form(body) == COLUMNS:
         columns = _grid_loop(body.cols, block[0])
@@ -116,16 +125,24 @@ def launch(body: KernelBody, size: int) -> LaunchConfig:
     return LaunchConfig((blocks, 1), block, rows, blocks * block[1] if summed else 1)
 
 
-def flat(size: int) -> LaunchConfig:
-    """The launch configuration of a grid-stride kernel over `size` elements."""
-    return LaunchConfig((min(_grid_loop(size, THREADS), BLOCKS), 1), (THREADS, 1), size)
+def flat(threads: int, size: int = 0) -> LaunchConfig:
+    """The launch configuration of a grid-stride kernel over `size` elements, one a thread."""
+    grid = min(_grid_loop(threads, THREADS), BLOCKS), 1
+    return LaunchConfig(grid, (THREADS, 1), size or threads)
 
 
-def _block(body: KernelBody) -> tuple[int, int]:
+def _has_vectors(body: KernelBody) -> bool:
+    """Whether neighbouring elements are in one row, and neighbours in all arrays."""
+    joined = any(step.type == JOIN for step in body.steps)
+    return not (body.cols % VECTOR or joined or any(o.begins for o in body.operands))
+
+
+def _block(body: KernelBody, threads: int = 0) -> tuple[int, int]:
     """Threads of a block in x, less than twice the elements of a row, and in y."""
-    most = min(THREADS, LINE) if form(body) == COLUMNS else THREADS
+    threads = threads or THREADS
+    most = min(threads, LINE) if form(body) == COLUMNS else threads
     wide = min(most, 1 << (body.cols - 1).bit_length())
-    return wide, THREADS // wide
+    return wide, threads // wide
 
 
 def _grid_loop(count: int, by: int) -> int:
@@ -147,7 +164,7 @@ def joining(cols: int, dtype: Any) -> KernelBody:
 
 def join(body: KernelBody, slices: int) -> LaunchConfig:
     """The launch configuration of the kernel that adds up slices."""
-    block = _block(joining(body.cols, None))
+    block = _block(joining(body.cols, None), JOIN_THREADS)
     return LaunchConfig((_grid_loop(body.cols, block[0]), 1), block, slices)
 
 
@@ -172,7 +189,7 @@ def text(body: KernelBody, int32_indices: bool) -> str | None:
     kernels = [kernel]
     for y in column_sums(body):
         of = next(name for name, type in TYPES.items() if type == kernel.types[body.results[y]])
-        writer = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True)
+        writer = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True, JOIN_THREADS)
         writer.write()
         kernels.append(writer)
     head: set[str] = set().union(*(writer.head() for writer in kernels))
@@ -239,10 +256,10 @@ def when(lines: InstructionBuilder, condition: LlvmValue) -> Iterator[None]:
 class _GpuKernel(LoopBodyWriter):
     """One GPU function: loop bodies as in the CPU kernel, with other loops around them."""
 
-    def __init__(self, name: str, body: KernelBody, int32_indices: bool) -> None:
+    def __init__(self, name: str, body: KernelBody, int32_indices: bool, threads: int = 0) -> None:
         super().__init__(body, False, schedule(body))
         self.name, self.int32_indices, self.form = name, int32_indices, form(body)
-        self.wide, self.down = _block(body) if self.form != FLAT else (THREADS, 1)
+        self.wide, self.down = _block(body, threads) if self.form != FLAT else (THREADS, 1)
         self.shared: set[str] = set()  # types of values in shared memory
         self.end = InstructionBuilder("z")  # after all loops
 
@@ -317,7 +334,8 @@ class _GpuKernel(LoopBodyWriter):
         """The declarations and shared memory of the function."""
         parts = [self.entry, *self.heads, *self.bodies, self.end]
         room = "{}_{} = internal addrspace(3) global [{} x {}] undef, align 16"
-        rooms = {room.format(self.name, type, THREADS, type) for type in self.shared}
+        threads = self.wide * self.down
+        rooms = {room.format(self.name, type, threads, type) for type in self.shared}
         return DECLARED.union(rooms, *(part.declared for part in parts))
 
     def function(self) -> Iterator[str]:
@@ -332,13 +350,23 @@ class _GpuKernel(LoopBodyWriter):
         yield "}"
 
     def flat(self) -> Iterator[str]:
-        """The grid-stride loop over elements."""
-        kind, cols = "i32" if self.int32_indices else "i64", max(1, self.body.cols)
+        """The grid-stride loop over elements; where it can be, over vectors of them."""
         yield from grid_stride()
-        yield from loop_lines("n", "%n.first", "%length", "%n.step", self.element(kind, cols))
+        end = "%length"
+        if _has_vectors(self.body) and len(self.bodies[0].lines) <= MAX_VECTOR_LINES:
+            yield from self.vectors()
+            end = "%scalars"
+        yield from loop_lines("n", "%n.first", end, "%n.step", self.element())
 
-    def element(self, kind: str, cols: int) -> Iterator[str]:
-        """The code of one element %n, with its row and column."""
+    def element(self) -> Iterator[str]:
+        """The code of one element %n."""
+        yield from self.places()
+        yield from self.heads[0].lines
+        yield from self.bodies[0].lines
+
+    def places(self) -> Iterator[str]:
+        """The row, column and offset of element %n."""
+        kind, cols = "i32" if self.int32_indices else "i64", max(1, self.body.cols)
         yield f"  %n.of = {'trunc i64 %n to i32' if kind == 'i32' else 'add i64 %n, 0'}"
         yield f"  %i.of = udiv {kind} %n.of, {cols}"
         yield f"  %j.of = urem {kind} %n.of, {cols}"
@@ -347,8 +375,30 @@ class _GpuKernel(LoopBodyWriter):
             yield f"  %{new} = {word}"
         yield "  %n0 = add i64 %n, 0"
         yield f"  %base = mul i64 %i, {cols}"
-        yield from self.heads[0].lines
-        yield from self.bodies[0].lines
+
+    def vectors(self) -> Iterator[str]:
+        """The loop over vectors, if all arrays are aligned; %scalars elements are left."""
+        arrays = [f"x{i}" for i, o in enumerate(self.body.operands) if o.mapping in (FULL, ROW)]
+        arrays += [f"y{y}" for y in range(len(self.body.results))]
+        bits = "0"
+        for array in arrays:
+            yield f"  %{array}.at = ptrtoint ptr %{array} to i64"
+            yield f"  %{array}.bits = or i64 %{array}.at, {bits}"
+            bits = f"%{array}.bits"
+        yield f"  %unaligned = and i64 {bits}, {ALIGNED - 1}"
+        yield "  %aligned = icmp eq i64 %unaligned, 0"
+        yield f"  %rest = and i64 %length, {VECTOR - 1}"
+        yield "  %whole = icmp eq i64 %rest, 0"
+        yield f"  %many = icmp uge i64 %length, {MIN_VECTOR_ELEMENTS}"
+        yield "  %fit = and i1 %aligned, %whole"
+        yield "  %vector = and i1 %fit, %many"
+        yield f"  %count = udiv i64 %length, {VECTOR}"
+        yield "  %vectors = select i1 %vector, i64 %count, i64 0"
+        yield "  %scalars = select i1 %vector, i64 0, i64 %length"
+        before = [*self.places(), *self.heads[0].lines]
+        before = [f"  %n.v = mul i64 %m, {VECTOR}", *_renamed(before, ".v")]
+        element = _copies(self.bodies[0].lines, _defined(before), ("%n0", "%j0"))
+        yield from loop_lines("m", "%n.first", "%vectors", "%n.step", [*before, *element])
 
     def rows(self) -> Iterator[str]:
         """The loop over rows, one for each y; threads without a row take part in barriers."""
@@ -396,7 +446,15 @@ class _GpuKernel(LoopBodyWriter):
         yield f"  %rows.apart = mul i64 %gy, {self.down}"
         place = [f"  %base = mul i64 %i, {self.body.cols}", "  %n0 = add i64 %base, %j0"]
         inside = [*self.heads[0].lines, *place, *self.bodies[0].lines]
-        yield from loop_lines("i", "%i.first", "%end", "%rows.apart", inside)
+        first = "%i.first"
+        if len(inside) <= MAX_VECTOR_LINES:  # several rows at a time
+            yield f"  %strip = mul i64 %rows.apart, {VECTOR}"
+            yield f"  %last.row = mul i64 %rows.apart, {VECTOR - 1}"
+            yield "  %strips = sub i64 %end, %last.row"
+            yield from loop_lines("r", first, "%strips", "%strip", _rows_together(inside))
+            first = "%i.left"
+            yield f"  {first} = phi i64 [%i.first, %r.enter], [%r.next, %r.tail]"
+        yield from loop_lines("i", first, "%end", "%rows.apart", inside)
         yield from self.end.lines
 
     def lanes(self) -> Iterator[str]:
@@ -409,6 +467,83 @@ class _GpuKernel(LoopBodyWriter):
 def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """The sum of two values, or their maximum."""
     return lines.call("maximum", x, y) if step.type == MAX else lines.binary("add", x, y)
+
+
+_NAME = re.compile(r"%[\w.]+")
+_ADDRESS = re.compile(r"  (%[\w.]+) = getelementptr (\w+), ptr (%[\w.]+), i64 (%[nj]0)$")
+_ACCESS = re.compile(r"  (?:(%[\w.]+) = load|store) .*ptr (%[\w.]+)(?:, !llvm.*)?$")
+
+
+def _defined(lines: Iterable[str]) -> set[str]:
+    """The names of the values that lines define."""
+    return {line.split()[0] for line in lines if line.startswith("  %")}
+
+
+def _renamed(lines: list[str], suffix: str, names: Iterable[str] = ()) -> list[str]:
+    """The lines with a suffix to the names that they define, and to `names`."""
+    known = _defined(lines) | {"%n", *names}
+    return [_NAME.sub(lambda m: m[0] + suffix if m[0] in known else m[0], line) for line in lines]
+
+
+def _copies(lines: list[str], before: set[str], indices: tuple[str, str]) -> Iterator[str]:
+    """The code of an element for VECTOR neighbours, whose `indices` .v are those of the first.
+
+    `before` are the names, with the suffix .v, of values of the row. Addresses of neighbours are
+    offsets from the first one, which is aligned, and all loads come before the stores, so that
+    LLVM makes vector accesses of them.
+    """
+    shared = {name.removesuffix(".v") for name in before}
+    own = _defined(lines) | {*indices}
+    addresses = {m[1] for line in lines if (m := _ADDRESS.match(line))}
+    stores: dict[str, list[str]] = {}  # those of one array together
+    for u in range(VECTOR):
+
+        def name(match: re.Match[str], u: int = u) -> str:
+            text = match[0]
+            return f"{text}.v{u}" if text in own else f"{text}.v" if text in shared else text
+
+        for index in indices:
+            yield f"  {index}.v{u} = add i64 {index}.v, {u}"
+        for line in lines:
+            new = _NAME.sub(name, line)
+            address, access = _ADDRESS.match(line), _ACCESS.match(line)
+            if address and u:
+                at, type = address[1], address[2]
+                new = f"  {at}.v{u} = getelementptr {type}, ptr {at}.v0, i64 {u}"
+            elif access and access[2] in addresses and not u:
+                new = _aligned(new)
+            if access and access[1] is None and access[2] in addresses:
+                stores.setdefault(access[2], []).append(new)
+            else:
+                yield new
+    for same in stores.values():
+        yield from same
+
+
+def _aligned(line: str) -> str:
+    """A load or store of the first of VECTOR elements that are aligned together."""
+    type = re.search(r"(?:load|store) (\w+)", line)
+    assert type is not None
+    nbytes = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(type[1], 8)
+    text, comma, tag = line.partition(", !llvm")
+    return f"{text}, align {min(ALIGNED, VECTOR * nbytes)}{comma}{tag}"
+
+
+def _rows_together(lines: list[str]) -> Iterator[str]:
+    """The code of row %i for VECTOR rows from %r on; their results are stored after all loads."""
+    stores: list[str] = []
+    for u in range(VECTOR):
+        yield f"  %step.{u} = mul i64 %rows.apart, {u}"
+        yield f"  %i.r{u} = add i64 %r, %step.{u}"
+        addresses = {m[1] for line in lines if (m := _ADDRESS.match(line))}
+        for line, new in zip(lines, _renamed(lines, f".r{u}", ["%i"]), strict=True):
+            access = _ACCESS.match(line)
+            stored = access is not None and access[1] is None and access[2] in addresses
+            if stored:
+                stores.append(new)
+            else:
+                yield new
+    yield from stores
 
 
 def loop_lines(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:

@@ -208,7 +208,7 @@ class NcclCommunicator(CommunicatorWrapper):
         """NCCL's communicator; a barrier ensures that all ranks enter NCCL's unbounded setup."""
         name = np.zeros(ID_BYTES, np.int8)
         if self.rank == 0:
-            name[:] = self.nccl.get_unique_id()
+            name[:] = np.frombuffer(self.nccl.get_unique_id(), np.int8)
         wait_for_requests(self.inner.broadcast(name, 0), timeout=SET_UP_S, label="setting up NCCL")
         wait_for_requests(self.inner.barrier(), timeout=SET_UP_S, label="setting up NCCL")
         box: list[Any] = []
@@ -216,7 +216,7 @@ class NcclCommunicator(CommunicatorWrapper):
         def enter() -> None:
             try:
                 with self.cupy.cuda.Device(self.device):
-                    comm = self.nccl.NcclCommunicator(self.size, tuple(name.tolist()), self.rank)
+                    comm = self.nccl.NcclCommunicator(self.size, name.tobytes(), self.rank)
                 box.append(comm)
             except Exception as error:
                 box.append(error)

@@ -77,9 +77,10 @@ class FakeNccl:
         return self.version
 
     def get_unique_id(self):
-        return tuple([next(_numbers) % 100, *range(-63, 64)])
+        return bytes([next(_numbers) % 100, *range(129, 256)])
 
     def NcclCommunicator(self, size, uid, rank):
+        assert isinstance(uid, bytes) and len(uid) == 128, "as of CuPy 14"
         if self.hangs:
             threading.Event().wait()
         if self.fails:

@@ -264,4 +264,6 @@ def install(patch: pytest.MonkeyPatch, threads: int = 16) -> None:
     """Have kernels for GPUs run here, with so many threads a block."""
     patch.setattr(ptx_compiler, "gpu", gpu)
     patch.setattr(ptx_codegen, "THREADS", threads)
+    patch.setattr(ptx_codegen, "JOIN_THREADS", 2 * threads)
+    patch.setattr(ptx_codegen, "MIN_VECTOR_ELEMENTS", 8)
     patch.setattr(kernel_dedup, "_gpu_kernel", kernel_dedup._gpu_kernel.__wrapped__)

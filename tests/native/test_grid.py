@@ -24,12 +24,14 @@ from hpcflow.codegen.fused_loop_ir import (
     JOINED,
     MAX,
     ONE,
+    ROUND,
     ROW,
     SUM,
     KernelBody,
     KernelOperand,
 )
 from hpcflow.codegen.row_op_decomposition import EXPANSIONS, StepBuilder
+from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.static_shape import Spec
 from hpcflow.kernels import llvm_fused_loop
 from hpcflow.kernels.kernel_registry import KernelNode
@@ -316,3 +318,49 @@ def test_rows_where_they_lie(rows: int, sums: bool, few: None) -> None:
     wanted = wanted - wanted.sum(1, keepdims=True) * sums
     near(found[:, 0], wanted)
     np.testing.assert_array_equal(found[:, 1], x[:, 0])
+
+
+def over_elements(xp: Any, size: int, cols: int, offset: int) -> None:
+    """(x - row) * column + one of four dtypes, and its sum with y, stored as two dtypes."""
+    rng = np.random.default_rng(size + offset)
+    rows = size // cols
+    shapes = {FULL: (rows, cols), ROW: (cols,), COLUMN: (rows,), ONE: ()}
+    for dtype in ("f4", "f8", "bfloat16", "f2"):
+        kind = as_dtype(dtype) if len(dtype) > 2 else np.dtype(dtype)
+        inputs = []
+        for shape in [*shapes.values(), (rows, cols)]:
+            values = rng.integers(-4, 4, shape).astype(kind)
+            room = xp.empty(int(np.prod(shape)) + offset, kind)
+            room[offset:] = xp.asarray(values.reshape(-1))
+            inputs.append((values, room[offset:].reshape(shape)))
+        ways = [*shapes, FULL]
+        steps = StepBuilder(tuple(KernelOperand(kind, way) for way in ways), cols)
+        wide = [steps("Cast", i, dtype=F4) if kind.itemsize == 2 else i for i in range(5)]
+        total = steps("Add", steps("Mul", steps("Sub", wide[0], wide[1]), wide[2]), wide[3])
+        more = steps("Add", total, wide[4])
+        kept = steps(ROUND, total, storage=kind.name) if kind.itemsize == 2 else total
+        body = steps.body((kept, more))
+        result = F4 if kind.itemsize == 2 else kind
+        x, row, column, one, y = (values.astype("f8") for values, _ in inputs)
+        wanted = (x - row) * column[:, None] + one
+        shapes_made = [((rows, cols), kind), ((rows, cols), result)]
+        found = results(body, shapes_made, *(on for _, on in inputs), xp=xp)
+        assert np.array_equal(found[0].astype("f8"), wanted)
+        assert np.array_equal(found[1].astype("f8"), wanted + y)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2])
+@pytest.mark.parametrize("rows", [1, 2, 37])
+def test_vectors_of_elements(rows: int, offset: int, few: None) -> None:
+    """Arrays that begin at an aligned address or not; small integers are exact in all dtypes."""
+    for cols in (8, 12, 5):
+        over_elements(DOUBLE, rows * cols, cols, offset)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("offset", [0, 1, 2])
+def test_vectors_of_elements_on_a_real_gpu(offset: int) -> None:
+    import cupy
+
+    for rows, cols in ((4096, 64), (3000, 100), (70_001, 5), (999, 4000)):
+        over_elements(cupy, rows * cols, cols, offset)
