@@ -1,8 +1,8 @@
-"""GPU code generator of max pooling and its gradient: static shapes, any number of axes.
+"""GPU code generator of sliding windows: max pooling, its gradient, windows as rows of a matrix.
 
-A thread computes one element of the result: a maximum, or an element of the gradient, to which it
-adds what comes from each window that the element is in, in the order of the elements of a window.
-So there are no atomic additions, and windows may overlap.
+Shapes are static, with any number of axes. A thread computes one element of the result: a maximum,
+or an element of the gradient, to which it adds what comes from each window that the element is in,
+in the order of the elements of a window. So there are no atomic additions, and windows may overlap.
 """
 
 from __future__ import annotations
@@ -73,14 +73,23 @@ def gradient(pool: PoolShape, dtype: Any) -> str:
     return writer.module(["x", "y", "g", "d"], writer.write_gradient())
 
 
+def rows(pool: PoolShape, dtype: Any) -> str:
+    """The kernel `NAME(x, r, length)`: r has a row for each window, with channels last.
+
+    A row is [*window, channels]; elements of the padding are 0.
+    """
+    writer = _PoolWriter(pool, dtype)
+    return writer.module(["x", "r"], writer.write_rows())
+
+
 class _PoolWriter:
     """The body of a kernel, of element %n of its result."""
 
     def __init__(self, pool: PoolShape, dtype: Any) -> None:
         self.pool, self.storage = pool, storage_type_of(dtype) or ""
         self.value = value_type(self.storage)
-        sizes = pool.space, pool.out
-        few = max(map(pool.elements, sizes)) * max(pool.strides) < INT32_INDEX_LIMIT
+        most = max(pool.elements(pool.space), pool.elements(pool.out) * len(pool.taps))
+        few = most * max(pool.strides) < INT32_INDEX_LIMIT
         self.index = "i32" if few else "i64"
         self.lines = InstructionBuilder()
 
@@ -106,6 +115,25 @@ class _PoolWriter:
                 x = lines.choose(inside, x, number(-np.inf, self.value))
             best = lines.call("maximum", best, x)
         self.store("%y", best)
+        return lines.lines
+
+    def write_rows(self) -> list[str]:
+        """An element of a row."""
+        pool, lines = self.pool, self.lines
+        sizes = [pool.batch, *pool.out, *pool.window, pool.channels]
+        batch, *places, channel = self.digits(sizes)
+        at = self.offset(batch, channel, pool.space)
+        axes, conditions = len(pool.space), []
+        for a, stride in zip(range(axes), self.element_strides(pool.space), strict=False):
+            begin = self.mul(places[a], pool.strides[a])
+            shift = self.mul(places[axes + a], pool.dilations[a])
+            place = self.add(self.add(begin, shift), self.constant(-pool.before[a]))
+            conditions.append(self.below(place, pool.space[a]))
+            at = self.add(at, self.mul(place, stride))
+        inside = self.all(conditions)
+        assert inside is not None
+        value = self.load("%x", lines.choose(inside, at, self.constant(0)))
+        self.store("%r", lines.choose(inside, value, number(0, self.value)))
         return lines.lines
 
     def window_axis(self, axis: int, window: LlvmValue) -> list[tuple[LlvmValue, LlvmValue | None]]:
@@ -189,16 +217,20 @@ class _PoolWriter:
 
     def coordinates(self, space: tuple[int, ...]) -> tuple[LlvmValue, list[LlvmValue], LlvmValue]:
         """Sample, place and channel of element %n of an array with these spatial sizes."""
-        pool, lines = self.pool, self.lines
-        sizes = [pool.channels, *space] if pool.first else [*space, pool.channels]
-        rest, found = self.trunc("%n"), []
-        for size in reversed(sizes):
-            found.append(lines.binary("urem", rest, self.constant(size)))
-            rest = lines.binary("udiv", rest, self.constant(size))
-        found.reverse()
+        pool = self.pool
         if pool.first:
-            return rest, found[1:], found[0]
-        return rest, found[:-1], found[-1]
+            batch, channel, *place = self.digits([pool.batch, pool.channels, *space])
+        else:
+            batch, *place, channel = self.digits([pool.batch, *space, pool.channels])
+        return batch, place, channel
+
+    def digits(self, sizes: list[int]) -> list[LlvmValue]:
+        """The indices of element %n of an array of these sizes."""
+        rest, found = self.trunc("%n"), []
+        for size in reversed(sizes[1:]):
+            found.append(self.lines.binary("urem", rest, self.constant(size)))
+            rest = self.lines.binary("udiv", rest, self.constant(size))
+        return [rest, *reversed(found)]
 
     def element_strides(self, space: tuple[int, ...]) -> list[int]:
         """The elements between neighbours along each spatial axis, along channels and samples."""

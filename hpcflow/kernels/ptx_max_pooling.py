@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_pooling_codegen
 from hpcflow.codegen.llvm_builder import storage_type_of, value_type
 from hpcflow.codegen.ptx_pooling_codegen import PoolShape
-from hpcflow.kernels.cuda_provider import dense, no_generated_code
+from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
@@ -39,7 +39,7 @@ def _refuses(node: KernelNode) -> str:
         return "it is empty"
     if np.prod(node.attrs["window"]) > MAX_WINDOW_ELEMENTS:
         return "its windows are large"
-    return no_generated_code()
+    return cuda_provider.no_generated_code()
 
 
 def _launcher(xp: Any, node: KernelNode, text: str) -> Callable[..., Any]:
@@ -49,7 +49,7 @@ def _launcher(xp: Any, node: KernelNode, text: str) -> Callable[..., Any]:
 
     def call(*arrays: Any) -> None:
         *inputs, out = arrays
-        run(how.grid, how.block, (*dense(xp, *inputs), out, size))
+        run(how.grid, how.block, (*cuda_provider.dense(xp, *inputs), out, size))
 
     return call
 

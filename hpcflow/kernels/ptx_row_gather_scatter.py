@@ -14,7 +14,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_row_codegen
 from hpcflow.codegen.llvm_builder import storage_type_of
 from hpcflow.codegen.row_gather_scatter_codegen import INDICES
-from hpcflow.kernels.cuda_provider import WrongIndex, dense, no_generated_code
+from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.ops.variables.sparse_row_update_kernels import UFUNCS, shaped
 
@@ -31,7 +31,7 @@ def _refuses(node: KernelNode, shape: Any, dtype: np.dtype) -> str:
         return "its sizes are known only in the step"
     if not math.prod(shape) or not math.prod(indices.shape):
         return "it is empty"
-    return no_generated_code()
+    return cuda_provider.no_generated_code()
 
 
 # -- gather
@@ -62,10 +62,10 @@ def _gather_kernel(xp: Any, node: KernelNode, shape: Any, label: str) -> Callabl
     size = math.prod(index.shape) * width
     text = ptx_row_codegen.gather(node.outputs[0].dtype.itemsize, index.dtype.name, rows, width)
     run, how = kernel_cache.on_gpu(xp.cuda, text), ptx_codegen.flat(size)
-    wrong = WrongIndex(xp, label, rows)
+    wrong = cuda_provider.WrongIndex(xp, label, rows)
 
     def call(table: Any, indices: Any, out: Any) -> None:
-        table, indices = dense(xp, table, indices)
+        table, indices = cuda_provider.dense(xp, table, indices)
         run(how.grid, how.block, (table, indices, out, wrong.address, size))
 
     call.wrong_index = wrong  # type: ignore[attr-defined]
@@ -98,11 +98,13 @@ def _scatter(kind: str) -> None:
         )
         assert text is not None
         run = kernel_cache.on_gpu(xp.cuda, text)
-        wrong = WrongIndex(xp, "scatter: index", rows)
+        wrong = cuda_provider.WrongIndex(xp, "scatter: index", rows)
 
         def call(var: Any, indices: Any, updates: Any, *scale: Any) -> None:
             need = (*indices.shape, *shape[1:])
-            arrays = dense(xp, indices, shaped(xp, updates, count, width, need), *scale)
+            arrays = cuda_provider.dense(
+                xp, indices, shaped(xp, updates, count, width, need), *scale
+            )
             block = (ptx_codegen.THREADS, 1)
             run((count, 1), block, (var, *arrays, wrong.address, count))
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcflow.codegen import ptx_codegen, ptx_compiler
+from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_compiler, ptx_pooling_codegen
+from hpcflow.codegen.ptx_pooling_codegen import PoolShape
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
@@ -18,6 +19,7 @@ from hpcflow.kernels.kernel_registry import (
     find_plain_kernel,
     kernel_preferences,
 )
+from hpcflow.kernels.sliding_window_views import Windows
 from tests.native import emulated
 
 pytestmark = pytest.mark.skipif(
@@ -111,6 +113,61 @@ def test_refused_are_integers_large_windows_and_open_sizes(monkeypatch: Any) -> 
         )
         choice = choose_kernel(node, "gpu", kernel_preferences("llvm"))
         assert choice.kernel.provider == "plain" and choice.refused[0][1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_windows_as_rows(monkeypatch: Any, case: Any) -> None:
+    """Those of a padded copy, cut out by NumPy."""
+    emulated.install(monkeypatch, 32)
+    shape, window, strides, dilations, padding = case
+    attrs = {"window": window, "strides": strides, "dilations": dilations}
+    spec = Spec(np.dtype("f4"), shape)
+    (y,) = lookup_op("MaxPool").infer([spec], {**attrs, "padding": padding, "first": False})
+    space, out = shape[1:-1], y.shape[1:-1]
+    windows = Windows({**attrs, "padding": padding}, space, window, out)
+    pool = PoolShape(
+        *(shape[0], space, shape[-1], out, window, strides, dilations, windows.before, False)
+    )
+    x = np.random.default_rng(3).standard_normal(shape).astype("f4")
+    made = np.full((shape[0], *out, *window, shape[-1]), np.nan, "f4")
+    run = kernel_cache.on_gpu(emulated.cuda, ptx_pooling_codegen.rows(pool, "f4"))
+    how = ptx_codegen.flat(made.size)
+    run(how.grid, how.block, (x, made, made.size))
+    pads = [(b, max(0, r)) for b, r in zip(windows.before, windows.reach, strict=True)]
+    padded = np.pad(x, [(0, 0), *pads, (0, 0)])
+    for place in np.ndindex(*out):
+        for tap in np.ndindex(*window):
+            steps = zip(place, tap, strides, dilations, strict=True)
+            at = tuple(p * s + t * d for p, t, s, d in steps)
+            here = (slice(None), *place, *tap)
+            assert np.array_equal(made[here], padded[(slice(None), *at)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_gradient_of_filters_of_few_channels_on_a_real_gpu(channels: int) -> None:
+    import cupy
+
+    rng = np.random.default_rng(4)
+    for size, strides, padding in ((5, (1, 1), "SAME"), (3, (2, 2), "VALID"), (7, (2, 1), "SAME")):
+        attrs: dict[str, Any] = {"strides": strides, "dilations": (1, 1), "padding": padding}
+        attrs |= {"first": False, "groups": 1, "shape": (size, size, channels, 16)}
+        x = rng.standard_normal((6, 21, 19, channels)).astype("f4")
+        w = Spec(x.dtype, attrs["shape"])
+        (y,) = lookup_op("Conv").infer([Spec(x.dtype, x.shape), w], attrs)
+        g = rng.standard_normal(y.shape).astype("f4")
+        specs = [Spec(a.dtype, a.shape) for a in (x, g)]
+        outputs = lookup_op("ConvFilterGrad").infer(specs, attrs)
+        node = KernelNode("ConvFilterGrad", attrs, specs, outputs)
+        choice = choose_kernel(node, "gpu", kernel_preferences())
+        assert choice.kernel.provider == "cublaslt", choice.refused
+        made, plain = cupy.zeros(w.shape, "f4"), np.zeros(w.shape, "f8")
+        choice.kernel.make(cupy, node)(cupy.asarray(x), cupy.asarray(g), made)
+        specs = [s._replace(dtype=plain.dtype) for s in specs]
+        wide = KernelNode("ConvFilterGrad", attrs, specs, [Spec(plain.dtype, w.shape)])
+        right = find_plain_kernel("ConvFilterGrad", "cpu").make(np, wide)
+        right(x.astype("f8"), g.astype("f8"), plain)
+        np.testing.assert_allclose(made.get(), plain, rtol=0, atol=1e-5 * np.abs(plain).max())
 
 
 @pytest.mark.gpu

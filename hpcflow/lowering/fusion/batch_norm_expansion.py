@@ -8,13 +8,14 @@ squared differences from the mean: sums of squares would lose digits where the m
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 
 from hpcflow.codegen.fused_loop_ir import ROW
 from hpcflow.graph.dtypes import float32, is_half
-from hpcflow.graph.static_shape import is_known, normalize_axes
+from hpcflow.graph.static_shape import is_known, normalize_axes, require_known
 from hpcflow.lowering.fusion.iteration_space import node_mapping
 from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.plan.ir.program_rewriting import infer_specs, replace_nodes, unused_name
@@ -56,9 +57,9 @@ class _Expansion:
         self.part, self.node = part, node
         self.nodes: dict[str, Node] = {}
         self.behind: tuple[str, ...] = ()  # so that no loop of a sum computes and stores the nodes
-        shape = node.specs[0].shape or ()
+        shape = require_known(node.specs[0].shape)
         self.axes = normalize_axes(node.attrs["axis"], len(shape))
-        reduced = int(np.prod([shape[i] for i in self.axes]))
+        reduced = math.prod(shape[i] for i in self.axes)
         self.count = self.add("Const", value=np.float32(reduced))
         self.epsilon = self.add("Const", value=np.float32(node.attrs["epsilon"]))
 

@@ -150,7 +150,8 @@ op(
     flops=flop_counts.convolution(0, -1, 1),
     contraction=flop_counts.filters(-1, 1, "pixels"),
     uses_blas=True,
-    kernels="convolution_kernels kernels.onednn_convolution kernels.cudnn_convolution",
+    kernels="convolution_kernels kernels.onednn_convolution kernels.cublaslt_filter_gradient"
+    " kernels.cudnn_convolution",
 )
 
 
