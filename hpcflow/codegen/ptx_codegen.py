@@ -163,9 +163,10 @@ def joining(cols: int, dtype: Any) -> KernelBody:
 
 
 def join(body: KernelBody, slices: int) -> LaunchConfig:
-    """The launch configuration of the kernel that adds up slices."""
+    """The launch configuration of the kernel that adds up the slices of all column sums."""
     block = _block(joining(body.cols, None), JOIN_THREADS)
-    return LaunchConfig((_grid_loop(body.cols, block[0]), 1), block, slices)
+    blocks = _grid_loop(body.cols, block[0]) * len(column_sums(body))
+    return LaunchConfig((blocks, 1), block, slices)
 
 
 def schedule(body: KernelBody) -> LoopSchedule:
@@ -174,7 +175,7 @@ def schedule(body: KernelBody) -> LoopSchedule:
 
 
 def text(body: KernelBody, int32_indices: bool) -> str | None:
-    """The LLVM module: `@NAME`, and `@NAME_join{y}` for each result y that is a column sum.
+    """The LLVM module: `@NAME`, and `@NAME_join` if results are column sums.
 
     None if an operation has no formula. Arrays are in C order; `int32_indices`: fewer than
     `INT32_INDEX_LIMIT` elements.
@@ -187,11 +188,13 @@ def text(body: KernelBody, int32_indices: bool) -> str | None:
     if not kernel.write():
         return None
     kernels = [kernel]
-    for y in column_sums(body):
-        of = next(name for name, type in TYPES.items() if type == kernel.types[body.results[y]])
-        writer = _GpuKernel(f"@NAME_join{y}", joining(body.cols, of), True, JOIN_THREADS)
-        writer.write()
-        kernels.append(writer)
+    if sums := column_sums(body):
+        types = {kernel.types[body.results[y]] for y in sums}
+        if len(types) > 1:
+            return None
+        of = next(name for name, type in TYPES.items() if type in types)
+        kernels.append(_JoinKernel(joining(body.cols, of), len(sums)))
+        kernels[-1].write()
     head: set[str] = set().union(*(writer.head() for writer in kernels))
     functions = (line for writer in kernels for line in writer.function())
     return "\n".join([*sorted(head), *functions, *metadata(0)])
@@ -260,6 +263,7 @@ class _GpuKernel(LoopBodyWriter):
         super().__init__(body, False, schedule(body))
         self.name, self.int32_indices, self.form = name, int32_indices, form(body)
         self.wide, self.down = _block(body, threads) if self.form != FLAT else (THREADS, 1)
+        self.block = "%bx"  # the index of the block in x
         self.shared: set[str] = set()  # types of values in shared memory
         self.end = InstructionBuilder("z")  # after all loops
 
@@ -434,7 +438,7 @@ class _GpuKernel(LoopBodyWriter):
     def columns(self) -> Iterator[str]:
         """A column for each thread in x; threads in y share its rows."""
         yield from self.lanes()
-        yield f"  %left = mul i64 %bx, {self.wide}"
+        yield f"  %left = mul i64 {self.block}, {self.wide}"
         yield "  %j0 = add i64 %left, %tx"
         yield f"  %inside = icmp slt i64 %j0, {self.body.cols}"
         yield "  %end = select i1 %inside, i64 %length, i64 0"
@@ -462,6 +466,39 @@ class _GpuKernel(LoopBodyWriter):
         yield f"  %zero.tx = mul i64 %ty, {self.wide}"
         yield "  %zero.ty = add i64 %tx, 0"
         yield "  %here = add i64 %zero.tx, %tx"
+
+
+class _JoinKernel(_GpuKernel):
+    """The function that adds up the slices of `count` column sums, each with blocks of its own.
+
+    It takes the arrays of slices, then the sums.
+    """
+
+    def __init__(self, body: KernelBody, count: int) -> None:
+        super().__init__("@NAME_join", body, True, JOIN_THREADS)
+        self.count, self.block = count, "%block"
+
+    def function(self) -> Iterator[str]:
+        """The lines of the function: that of one column sum, after the choice of its arrays."""
+        pairs = (("x0", "part"), ("s0", "sum"))
+        yield from kernel_head(
+            self.name, [f"{array}{k}" for _, array in pairs for k in range(self.count)]
+        )
+        blocks = _grid_loop(self.body.cols, self.wide)
+        yield f"  %which = udiv i64 %bx, {blocks}"
+        yield f"  %block = urem i64 %bx, {blocks}"
+        for k in range(1, self.count):
+            yield f"  %is{k} = icmp eq i64 %which, {k}"
+        for name, array in pairs:
+            chosen = f"%{array}0"
+            for k in range(1, self.count):
+                yield f"  %{name}.{k} = select i1 %is{k}, ptr %{array}{k}, ptr {chosen}"
+                chosen = f"%{name}.{k}"
+            yield f"  %{name} = getelementptr i8, ptr {chosen}, i64 0"
+        yield from self.entry.lines
+        yield from self.columns()
+        yield "  ret void"
+        yield "}"
 
 
 def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmValue) -> LlvmValue:

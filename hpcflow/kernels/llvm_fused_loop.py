@@ -57,7 +57,7 @@ def _fused_on_gpu(xp: Any, node: KernelNode) -> Callable[..., Any]:
         _slices(node),
     )
     run = kernel_cache.on_gpu(xp.cuda, text)
-    joins = [kernel_cache.on_gpu(xp.cuda, text, f"_join{y}") for y in sums] if rooms else []
+    join = kernel_cache.on_gpu(xp.cuda, text, "_join") if rooms else None
     last, first = ptx_codegen.join(body, how.slices), len(node.inputs)
 
     def call(*arrays: Any, room: Any = None) -> None:
@@ -67,7 +67,7 @@ def _fused_on_gpu(xp: Any, node: KernelNode) -> Callable[..., Any]:
         totals = [buffers[first + y] for y in sums]
         parts = room or [xp.empty(shape, dtype) for dtype, shape in rooms] or totals
         run(how.grid, how.block, (*buffers, *parts, how.length))
-        for join, part, total in zip(joins, parts, totals, strict=False):
-            join(last.grid, last.block, (part, total, total, last.length))
+        if join is not None:
+            join(last.grid, last.block, (*parts, *totals, last.length))
 
     return call
