@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -257,27 +258,53 @@ def _placed(xp: Any, x: Any) -> Any:
     return x if fits else xp.array(x, order="C", copy=True)
 
 
+def _reordering(
+    xp: Any, conv: Convolution, itemsize: int, back: bool
+) -> Callable[[Any, Any], None]:
+    """A function that copies filters, as bits, to the library's order; with `back`, from it."""
+    if conv.geometry.first or cuda_provider.no_generated_code():
+        order = tuple(np.argsort(conv.order)) if back else conv.order
+        return lambda source, target: xp.copyto(target, source.transpose(order))
+    from hpcflow.codegen import kernel_cache, ptx_transpose_codegen
+
+    shape = math.prod(conv.w[:-1]), conv.w[-1]  # a matrix, which is transposed
+    rows, cols = reversed(shape) if back else shape
+    text = ptx_transpose_codegen.transpose(itemsize, rows, cols)
+    run, how = kernel_cache.on_gpu(xp.cuda, text), ptx_transpose_codegen.launch(rows, cols)
+
+    def call(source: Any, target: Any) -> None:
+        (source,) = cuda_provider.dense(xp, source)
+        whole = target if target.flags.c_contiguous else xp.empty(target.shape, target.dtype)
+        run(how.grid, how.block, (source, whole, how.length))
+        if whole is not target:
+            xp.copyto(target, whole)
+
+    return call
+
+
 def _row(type: str) -> None:
     @fast(NAME, type, "out", on="gpu", refuses=_refuses, scratch=_scratch)
     def make(xp: Any, node: KernelNode) -> Callable[..., Any]:
         plan, conv, roles = _plan(node), _convolution(node), ROLES[type]
+
+        of_filters = type == "ConvFilterGrad"
+        reorder = _reordering(xp, conv, node.inputs[0].dtype.itemsize, of_filters)
 
         def run(*arrays: Any, room: Any = ()) -> None:
             inputs = arrays[: len(roles) - 1]  # a shape may follow them
             operands = dict(zip(roles, (*inputs, arrays[-1]), strict=True))
             inner = room[0] if room else xp.empty(conv.filters, operands[W].dtype)
             w, bits = (x.view(f"u{x.itemsize}") for x in (operands[W], inner))  # as bits
-            w = w.transpose(conv.order)
-            if type != "ConvFilterGrad":
-                xp.copyto(bits, w)
+            if not of_filters:
+                reorder(w, bits)
             lying = {name: _placed(xp, x) for name, x in operands.items() if name != W}
             places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
             address, _held = cuda_provider.workspace(
                 xp, plan.bytes, room[1] if len(room) > 1 else None
             )
             plan.run(cuda_provider.stream(xp), address, places)
-            if type == "ConvFilterGrad":
-                xp.copyto(w, bits)
+            if of_filters:
+                reorder(bits, w)
             elif lying[roles[-1]] is not arrays[-1]:
                 xp.copyto(arrays[-1], lying[roles[-1]])
 

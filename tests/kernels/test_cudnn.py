@@ -30,6 +30,7 @@ def doubles(patch, **options):
     """A process whose CuPy and cuDNN are doubles."""
     xp, lib = FakeCupy(), FakeCudnn(**options)
     patch.setattr(cuda_provider, "cupy", lambda: xp)
+    patch.setattr(cuda_provider, "no_generated_code", lambda: "of libraries alone")
     patch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
     patch.setattr(cudnn_convolution, "_thread_local", threading.local())
     cudnn_convolution.planned.cache_clear()

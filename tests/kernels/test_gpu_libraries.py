@@ -34,6 +34,7 @@ def forget():
 
 
 def load(monkeypatch, lt, lib):
+    monkeypatch.setattr(cuda_provider, "no_generated_code", lambda: "of libraries alone")
     monkeypatch.setattr(cublaslt_matmul, "_loaded", lambda: lt)
     monkeypatch.setattr(cudnn_convolution, "_loaded", lambda: (lib, ""))
     monkeypatch.setattr(cudnn_convolution, "_thread_local", threading.local())
@@ -49,7 +50,6 @@ def gpu(monkeypatch):
         monkeypatch.setattr(device, "_FACTORIES", {"cpu": device.Device, "gpu": Gpu})
         monkeypatch.setattr(device, "device_names", lambda server, index: ["gpu:0", "cpu:0"])
         monkeypatch.setattr(cuda_provider, "cupy", lambda: xp)
-        monkeypatch.setattr(cuda_provider, "no_generated_code", lambda: "of libraries alone")
         load(monkeypatch, lt, lib)
         return lt
 
