@@ -55,6 +55,7 @@ JOIN_THREADS = 1024  # of a block that adds up slices
 SLICES = 512  # partial sums of a column, at most
 VECTOR = 4  # elements or rows that a thread computes together, to have more loads in flight
 MIN_VECTOR_ELEMENTS = 1 << 17  # fewer would not give work to all processors of a GPU
+MAX_ROW_ARRAYS = 4  # arrays of which a thread takes several rows together
 MAX_VECTOR_LINES = 240  # instructions for an element: more would need too many registers
 DEEP = 8  # rows of a slice that one thread adds up, at least
 MAX_ARRAYS = 500  # arrays: CUDA allows 4 KiB of kernel arguments
@@ -451,7 +452,7 @@ class _GpuKernel(LoopBodyWriter):
         place = [f"  %base = mul i64 %i, {self.body.cols}", "  %n0 = add i64 %base, %j0"]
         inside = [*self.heads[0].lines, *place, *self.bodies[0].lines]
         first = "%i.first"
-        if len(inside) <= MAX_VECTOR_LINES:  # several rows at a time
+        if self.takes_rows_together():
             yield f"  %strip = mul i64 %rows.apart, {VECTOR}"
             yield f"  %last.row = mul i64 %rows.apart, {VECTOR - 1}"
             yield "  %strips = sub i64 %end, %last.row"
@@ -460,6 +461,16 @@ class _GpuKernel(LoopBodyWriter):
             yield f"  {first} = phi i64 [%i.first, %r.enter], [%r.next, %r.tail]"
         yield from loop_lines("i", first, "%end", "%rows.apart", inside)
         yield from self.end.lines
+
+    def takes_rows_together(self) -> bool:
+        """Whether a thread loads several rows before it adds them up.
+
+        With many arrays this takes so many registers that it is slower (1.6 times with six).
+        """
+        ways = [o.mapping for o in self.body.operands]
+        ways += [self.body.mapping(value) for value in self.body.results]
+        few = ways.count(FULL) <= MAX_ROW_ARRAYS
+        return few and len(self.bodies[0].lines) <= MAX_VECTOR_LINES
 
     def lanes(self) -> Iterator[str]:
         """The slot of a thread in shared memory, and those of the first threads in x and y."""

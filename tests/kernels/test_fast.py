@@ -167,9 +167,14 @@ def _convolution(data: st.DataObject, type: str) -> Case:
     attrs = {"strides": shape(data, 2, 3), "dilations": (1, 1), "padding": pads}
     attrs |= {"first": first, "groups": groups}
     assume(all(n >= k for n, k in zip(space, window, strict=True)))
+    if type == "ConvFilterGrad" and chance(
+        data
+    ):  # images of few channels have kernels of their own
+        counts, attrs = (number(data, 1, 4), counts[1]), {**attrs, "first": False, "groups": 1}
+        first, groups = False, 1
     batch = number(data, 1, 4)
     sizes = (batch, counts[0], *space) if first else (batch, *space, counts[0])
-    dtype = element(data)
+    dtype = element(data) if counts[0] > 4 else "f4"
     x = array(data, *sizes, dtype=dtype)
     w = array(data, *window, counts[0] // groups, counts[1], dtype=dtype)
     if type == "Conv":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from hpcflow.codegen import ptx_compiler
 from hpcflow.kernels import kernel_registry
 from hpcflow.lowering import update_tiling
 from hpcflow.ops.random.random_kernels import DrawCount
-from hpcflow.runtime.device import device
+from hpcflow.runtime.device import cuda_graph_capture, device
 from hpcflow.runtime.device.cuda_graph_capture import CapturedInputs, _CapturedGraph
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -357,3 +358,31 @@ def test_faults_that_are_rehearsed_come_on_a_gpu(monkeypatch: Any, tmp_path: Any
     with graph_of(inject="slow:rank=0x2@step=3") as context:
         trained(tmp_path, 6)
         assert "cuda_graphs" not in context.report()
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 1000])
+def test_large_feeds_are_copied_whole_by_several_threads(monkeypatch: Any, length: int) -> None:
+    monkeypatch.setattr(cuda_graph_capture, "MANY_BYTES", 64)
+    monkeypatch.setattr(cuda_graph_capture.thread_team, "size", lambda: 3)
+    names: set[str] = set()
+
+    class Seen(np.ndarray):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            raise AssertionError("not in parts")
+
+    original = np.copyto
+
+    def copied(target: Any, source: Any) -> None:
+        names.add(threading.current_thread().name)
+        original(target, source)
+
+    monkeypatch.setattr(cuda_graph_capture.np, "copyto", copied)
+    source = np.arange(length * 32.0).reshape(length, 32)
+    for given in (source, np.asfortranarray(source), source.astype("f4")):
+        target = np.zeros((length, 32))
+        cuda_graph_capture._copy(target.view(Seen), given)
+        assert np.array_equal(target, source)
+    assert names and all(name.startswith("hpcflow-feeds") for name in names)
+    small = np.zeros(3)
+    cuda_graph_capture._copy(small, np.arange(3.0))
+    assert small.tolist() == [0, 1, 2]

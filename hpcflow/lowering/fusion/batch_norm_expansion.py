@@ -73,6 +73,7 @@ class _Expansion:
         """The normalized values, the mean and the variance."""
         (x,) = self.node.inputs
         mean = self.mean(self.wide(x))
+        self.behind = (mean.node,)
         variance = self.mean(self.add("Square", self.add("Sub", self.wide(x), mean)))
         scale = self.scale(variance)
         self.behind = (scale.node,)

@@ -16,11 +16,13 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from hpcflow.codegen import thread_team
 from hpcflow.errors import HpcflowError, KernelError
 from hpcflow.graph.static_shape import Spec, require_known
 from hpcflow.lowering.arena_allocation import ALIGNED
@@ -38,6 +40,7 @@ from hpcflow.runtime.step.observer import Segments
 from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance, StepObserver
 
 WARM_UP = 2  # calls of a region before its capture, in which its kernels are compiled
+MANY_BYTES, MOST_COPYING = 1 << 20, 8  # of a feed that several threads copy; so many at most
 MOST_MOVES = 8  # changes of variable addresses after which a region is not captured again
 Run = Callable[..., tuple[Any, ...]]
 
@@ -184,7 +187,7 @@ class CapturedInputs:
         block = self.blocks[self.turn]
         block.copied.synchronize()
         for place, feed in zip(block.host, feeds, strict=False):
-            place[...] = feed
+            _copy(place, feed)
         for place, draws in zip(block.host[len(feeds) :], self.draws, strict=True):
             place[0] = draws.total
         self.stream.wait_event(block.consumed)
@@ -196,6 +199,22 @@ class CapturedInputs:
     def counter(self, kernel: Any) -> Any:
         """The GPU array from which a kernel reads its draw count in this step."""
         return self.blocks[self.turn].arrays[self.places[id(kernel)]]
+
+
+def _copy(target: np.ndarray, source: Any) -> None:
+    """Copy an array on the host; one of many bytes by several threads of the rank."""
+    threads = min(thread_team.size(), MOST_COPYING)
+    if threads < 2 or target.nbytes < MANY_BYTES or source.__class__ is not np.ndarray:
+        target[...] = source
+        return
+    ends = [len(target) * k // threads for k in range(threads + 1)]
+    parts = [slice(*pair) for pair in pairwise(ends)]
+    list(_copiers().map(lambda part: np.copyto(target[part], source[part]), parts))
+
+
+@functools.cache
+def _copiers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(MOST_COPYING, "hpcflow-feeds")
 
 
 class _TransferBlock:
