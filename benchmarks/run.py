@@ -36,6 +36,7 @@ class Benchmark(NamedTuple):
     command: str
     others: Sequence[str] = ()
     as_root: bool = False  # it makes hosts or a SLURM of its own
+    on_gpu: bool = False
 
 
 ALL = ("torch", "tf", "jax")
@@ -43,6 +44,10 @@ PLAN = (
     Benchmark("step_start", "step_start.py --rounds 2", ALL),
     Benchmark("training_step", "training_step.py --rounds 1 --repeats 5", ALL),
     Benchmark("training_step_2", "training_step.py --threads 2 --rounds 1 --repeats 5", ALL),
+    Benchmark(
+        *("training_step_gpu", "training_step.py --device gpu --rounds 1 --repeats 5"),
+        *(("torch", "jax"), False, True),
+    ),
     *(
         Benchmark(f"nets2{name}", f"nets2/run.py{options} --rounds 1 --repeats 5", ALL)
         for name, options in (
@@ -137,6 +142,8 @@ def ran(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) -> str
     """Run a benchmark; why it failed, "" if it did not."""
     if one.as_root and os.geteuid() != 0:
         return "left out: it needs root"
+    if one.on_gpu and not os.path.exists("/dev/nvidia0"):
+        return "left out: it needs a GPU"
     limit = ["timeout", "--kill-after=10", str(LIMIT_S)]
     code = subprocess.run([*limit, *command(one, arguments, out)], cwd=ROOT).returncode
     return "" if not code else "it took too long" if code == 124 else f"exit status {code}"

@@ -8,8 +8,8 @@ The same first weights and batches everywhere (benchmarks/nets), float32, one pr
 to agree: to 1e-4 at step 1 and to 1e-2 at step 50, relative.
 
 On a GPU an MLP, LeNet and an LSTM (float32, without TF32) and ResNet-50 (bfloat16), with CUDA
-graphs and without, beside PyTorch's ways and JAX. Its targets are what was aimed at: no whole run
-has been measured yet.
+graphs and without, beside PyTorch's ways and JAX. Its targets are what was aimed at: only ResNet-50
+has been measured.
 """
 
 from __future__ import annotations

@@ -59,6 +59,10 @@ ABOUT = {  # file: ops that it names, and why it is about them
         "QueueDequeueMany QueueDequeueUpTo RealDiv Reshape Shape Size Squeeze Sub Sum Transpose",
         "the arithmetic by which a loss is a sum over a batch",
     ),
+    "lowering/fusion/batch_norm_expansion.py": (
+        "Normalize NormalizeGrad",
+        "their expansion to sums and arithmetic",
+    ),
     "lowering/fusion/bias_relu_epilogue.py": (
         "Add BiasAdd Conv ConvBias MatMul MatMulBias Relu",
         "bias and relu behind products and convolutions",

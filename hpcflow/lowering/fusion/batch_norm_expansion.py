@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import ChainMap
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class _Expansion:
     def add(self, type: str, *inputs: Ref, **attrs: Any) -> Ref:
         """Add a node; it runs after the control inputs of the normalization and `behind`."""
         node, stem = self.node, f"{self.node.name}/{type}"
-        name = unused_name(stem, {**self.part.nodes, **self.nodes})
+        name = unused_name(stem, ChainMap(self.nodes, self.part.nodes))
         specs = infer_specs(
             type, [self.spec(ref) for ref in inputs], attrs, op=node.name, line=node.line
         )
