@@ -120,3 +120,28 @@ def test_any_program_gives_the_same_bits(gpus: Any, program: Any) -> None:  # no
         assert results(program, fuse=True)[0] == results(program, fuse=False)[0]
         chain = [("binary", 0, 1, 0)] + [("unary", 6 + i, 0, i % 3) for i in range(9)]
         assert results(chain, fuse=True)[1] == 1
+
+
+def gates(**given: Any) -> tuple[list[np.ndarray], set[str]]:
+    """The gates of a cell from the parts of a row, and the gradient; the types of its kernels."""
+    rng = np.random.default_rng(3)
+    with use_context(RankContext(Settings(**given))), hf.Graph().as_default():
+        x = hf.Variable(rng.standard_normal((6, 48)).astype("f4"))
+        c = hf.Variable(rng.standard_normal((6, 12)).astype("f4"))
+        i, j, f, o = hf.split(hf.tanh(x), 4, 1)
+        new = c * hf.sigmoid(f) + hf.sigmoid(i) * hf.tanh(j)
+        h = hf.tanh(new) * hf.sigmoid(o)
+        fetches = [h, *hf.gradients(hf.square(h), [x, c])]
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        text = kernels_text(session.plan(fetches, {}), session.context.devices)
+        types = {line.split()[0] for line in text.split("\n\n")[0].splitlines()[1:]}
+        return session.run(fetches), types
+
+
+def test_parts_of_rows_are_read_and_written_in_place(gpus: Any) -> None:  # noqa: F811
+    found, types = gates()
+    plain, others = gates(kernels="plain")
+    for mine, right in zip(found, plain, strict=True):
+        np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-6)
+    assert others & {"Split", "Concat"} and types.isdisjoint({"Split", "Concat"})
