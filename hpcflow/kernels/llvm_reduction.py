@@ -15,7 +15,7 @@ from hpcflow.codegen import normalization_codegen
 from hpcflow.codegen.kernel_cache import builtin
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
-from hpcflow.kernels.llvm_normalization import COMPUTED, Layout, layout_of
+from hpcflow.kernels.llvm_normalization import COMPUTED, FEWEST_LANES, Layout, layout_of
 
 LEAST_ELEMENTS = 1 << 14
 SHARES = 8  # samples that keep all threads busy without blocks of rows
@@ -36,9 +36,11 @@ def _axes(node: KernelNode) -> tuple[int, ...]:
 def _layout(node: KernelNode) -> Layout | None:
     spec = node.inputs[0]
     layout = layout_of(spec.shape, _axes(node), spec.dtype.itemsize)
-    if layout is not None and layout.outer >= SHARES and layout.rows <= FEW_ROWS:
-        layout = layout._replace(blocks=1)
-    return layout
+    if layout is None or layout.outer < SHARES or layout.rows > FEW_ROWS:
+        return layout
+    if layout.kept * layout.inner >= FEWEST_LANES:  # rows side by side would have to be added up
+        layout = layout._replace(rows=layout.rows * layout.sides, sides=1)
+    return layout._replace(blocks=1)
 
 
 def _refuses(node: KernelNode) -> str:

@@ -14,6 +14,7 @@ import datetime
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
 
 NAME = ".running.json"
+TAKING, TAKING_S = f"{NAME}.taking", 0.02  # the job that replaces a dead one's file; a short wait
 RUN_DIR, CHECKPOINTS = "the run directory", "the folder of checkpoints"  # for messages
 TOUCH_S = 30.0
 MOST_BYTES = 1 << 16  # of the file
@@ -133,7 +135,8 @@ def _try_claim(folder: Path, label: str) -> None:
             owner, text = claim
             if _is_alive(owner, own_job, mark, draft):
                 raise _is_in_use(folder, label, owner)
-            _set_aside(mark, text)
+            if _take_over(draft, mark, text, own_job):
+                return
         raise LaunchError(f"{label} {folder}: several jobs begin in it at once", hint="start one")
     finally:
         draft.unlink(missing_ok=True)
@@ -166,8 +169,32 @@ def _write_claim(draft: Path, mark: Path) -> bool:
     return True
 
 
+def _take_over(draft: Path, mark: Path, text: str, own_job: Mapping[str, Any]) -> bool:
+    """Replace the lock file of a dead job, which has this text, by `draft`.
+
+    False if another job replaces it or has replaced it: one job at a time may, that which has the
+    file `TAKING`. So the lock file is never absent, and no other job's is overwritten.
+    """
+    taking = mark.with_name(TAKING)
+    if not _write_claim(draft, taking):
+        other = _read(taking)
+        if other is not None and not _is_alive(other[0], own_job, taking, draft):
+            _set_aside(taking, other[1])
+        else:
+            time.sleep(TAKING_S)
+        return False
+    try:
+        claim = _read(mark)
+        if claim is None or claim[1] != text:
+            return False
+        os.replace(draft, mark)
+        return True
+    finally:
+        taking.unlink(missing_ok=True)
+
+
 def _set_aside(mark: Path, text: str) -> None:
-    """Remove the lock file of a dead job, unless another job has replaced it meanwhile."""
+    """Remove the file of a job that died while it took over, unless another has replaced it."""
     away = mark.with_name(f"{NAME}.{os.uname().nodename}.{os.getpid()}.old")
     with contextlib.suppress(FileNotFoundError):
         os.rename(mark, away)

@@ -369,3 +369,26 @@ def test_of_many_that_take_a_dead_ones_place_at_once_one_does(tmp_path: Path) ->
     for one in processes:
         one.communicate("\n", timeout=30)
     assert sorted(won) == names
+
+
+def test_who_takes_a_dead_ones_place_overwrites_nobody_else(tmp_path: Path) -> None:
+    """It has read the dead one's file, and another job takes the place before it goes on."""
+    written(tmp_path, job=None, silent_s=LONG)
+    mark = tmp_path / run_directory_lock.NAME
+    dead, own_job = mark.read_text(), run_directory_lock.this_job()
+    draft = tmp_path / "draft"
+    draft.write_text(json.dumps(own_job))
+    mark.write_text("another job's")
+    assert not run_directory_lock._take_over(draft, mark, dead, own_job)
+    assert mark.read_text() == "another job's" and draft.exists()
+    mark.write_text(dead)
+    taking = tmp_path / run_directory_lock.TAKING
+    taking.write_text(json.dumps({**own_job, "pid": os.getppid(), "begun": None}))
+    assert not run_directory_lock._take_over(draft, mark, dead, own_job), "its parent is at it"
+    assert mark.read_text() == dead
+    taking.write_text(dead)  # who was at it is dead, too
+    os.utime(taking, (0, 0))
+    assert not run_directory_lock._take_over(draft, mark, dead, own_job)
+    assert run_directory_lock._take_over(draft, mark, dead, own_job)
+    assert json.loads(mark.read_text())["pid"] == os.getpid()
+    assert [file.name for file in tmp_path.iterdir()] == [run_directory_lock.NAME]
