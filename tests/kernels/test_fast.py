@@ -152,6 +152,8 @@ def _reduction(data: st.DataObject, type: str) -> Case:
     sizes, axes = (number(data, 2, 12), 3, rows, kept, inner), (1, 2, 4)
     if chance(data):
         sizes, axes = (number(data, 2, 12), rows, 3 * kept), (0, 1)
+    if chance(data):  # bags of few rows
+        sizes, axes = (rows, number(data, 2, 5), number(data, 16, 60)), (1,)
     x = array(data, *sizes, dtype=data.draw(st.sampled_from(["f4", "f8", bfloat16])))
     if type == "SumToShape":
         return Case({"shape": tuple(1 if i in axes else n for i, n in enumerate(sizes))}, [x])
