@@ -28,6 +28,7 @@ from hpcflow.kernels.onednn_library import (
 )
 
 INFERENCE = 96
+COLUMNS_OF_MANY, MANY_MATRICES = 8, 16  # least columns where NumPy calls BLAS for each matrix
 SMALL_MATRIX_SIZE = 256  # rows, columns, or inner dimension: with more NumPy may be as fast
 MANY_ROWS = 64  # with fewer, or more than 256 columns, the inner product primitive is faster
 COLUMNS, WORK = 16, 1 << 20  # least columns, and multiplications in all: below NumPy is faster
@@ -146,8 +147,10 @@ def slow(dtype: str, turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -
     summed = a[-2] if turn_a else a[-1]
     if len(lead) > onednn_library.MAX_DIMS - 2:
         return "it has too many axes"
-    work = math.prod(lead) * rows * columns * summed
-    if min(rows, columns, summed) == 1 or columns < COLUMNS or work < WORK:
+    count = math.prod(lead)
+    work = count * rows * columns * summed
+    least = COLUMNS_OF_MANY if count >= MANY_MATRICES else COLUMNS
+    if min(rows, columns, summed) == 1 or columns < least or work < WORK:
         return "NumPy is as fast for one so small"
     if dtype != onednn_library.FLOAT or onednn_library.several():
         return ""
