@@ -230,7 +230,7 @@ class _FusionFinder:
             for value in self.operands_of([first], self.length(names))[first.name]
         ):
             return True  # it replaces the operations that shift its inputs
-        return size >= LARGE_ELEMENTS and (sums or self.threads > 1)
+        return size >= LARGE_ELEMENTS and (sums or first.row.spreads or self.threads > 1)
 
     def nodes(self, names: list[str]) -> list[FusedNode]:
         """The node that replaces these.
