@@ -12,6 +12,7 @@ import importlib.util
 import math
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -90,6 +91,16 @@ class WrongIndex:
         self._value = np.frombuffer(self._memory, np.int64, 1)
         self._value[0] = 0
         self.address: int = self._value.ctypes.data
+        self._kernel: Callable[[], Any] = lambda: self
+
+    def belongs_to(self, kernel: Any) -> None:
+        """Say which kernel stores it."""
+        self._kernel = weakref.ref(kernel)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its kernel is gone; launches of it may still run."""
+        return self._kernel() is None
 
     def error(self) -> RangeError | None:
         """The error of an index that was found, which is forgotten; call it after the kernel."""

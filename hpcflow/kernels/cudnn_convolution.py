@@ -32,6 +32,7 @@ NAME = "cudnn"
 # float64 is CuPy's: the frontend 1.23 with cuDNN 9.19 gives NaN for it on an H200
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
 MAX_WORKSPACE_BYTES = 512 << 20  # bytes of workspace
+MAX_FILTER_ROWS = 1 << 20  # of filters as a matrix that a generated kernel transposes
 X, W, Y, BIAS = 1, 2, 3, 4  # uids of arrays in a plan
 _thread_local = threading.local()  # of each thread: its handle, and the handle's stream
 
@@ -262,7 +263,8 @@ def _reordering(
     xp: Any, conv: Convolution, itemsize: int, back: bool
 ) -> Callable[[Any, Any], None]:
     """A function that copies filters, as bits, to the library's order; with `back`, from it."""
-    if conv.geometry.first or cuda_provider.no_generated_code():
+    large = math.prod(conv.w[:-1]) > MAX_FILTER_ROWS
+    if large or conv.geometry.first or cuda_provider.no_generated_code():
         order = tuple(np.argsort(conv.order)) if back else conv.order
         return lambda source, target: xp.copyto(target, source.transpose(order))
     from hpcflow.codegen import kernel_cache, ptx_transpose_codegen

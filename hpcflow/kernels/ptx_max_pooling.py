@@ -14,7 +14,8 @@ from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
 
-MAX_WINDOW_ELEMENTS = 64  # elements of a window: the generated code has lines for pairs of them
+MAX_WINDOW_ELEMENTS = 64  # elements of a window: the generated code has lines for each
+MAX_GRADIENT_ELEMENTS = 25  # for gradients it has lines for each pair
 
 
 def _pool(node: KernelNode) -> PoolShape:
@@ -60,7 +61,12 @@ def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
     return _launcher(xp, node, text)
 
 
-@fast("llvm", "MaxPoolGrad", "out", on="gpu", refuses=_refuses, exact=True)
+def _refuses_gradient(node: KernelNode) -> str:
+    large = np.prod(node.attrs["window"]) > MAX_GRADIENT_ELEMENTS
+    return "its windows are large" if large else _refuses(node)
+
+
+@fast("llvm", "MaxPoolGrad", "out", on="gpu", refuses=_refuses_gradient)
 def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     text = ptx_pooling_codegen.gradient(_pool(node), node.outputs[0].dtype)
     return _launcher(xp, node, text)

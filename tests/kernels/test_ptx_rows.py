@@ -174,6 +174,44 @@ def check_embedding() -> None:
     assert "embedding_lookup" in caught.value.op and "test_ptx_rows.py" in caught.value.line
 
 
+def scattered_at(index: int) -> hf.Session:
+    """A session that has updated a row, and fetched nothing since."""
+    table = hf.Variable(np.zeros((4, 2), "f4"), name="table")
+    update = hf.scatter_add(table, np.array([1, index], "i4"), np.ones((2, 2), "f4"))
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    session.run(update.op)
+    return session
+
+
+def test_a_wrong_index_that_no_fetch_has_told_of_is_told_by_close(gpus: Any) -> None:  # noqa: F811
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
+        with pytest.raises(RangeError, match=r"index 7 is outside \[0, 4\)"):
+            scattered_at(7).close()
+        scattered_at(3).close()
+        with pytest.raises(ZeroDivisionError), scattered_at(8):
+            raise ZeroDivisionError
+
+
+def test_and_by_the_end_of_the_program(gpus: Any, caplog: Any) -> None:  # noqa: F811
+    context = RankContext(Settings())
+    with use_context(context), hf.Graph().as_default():
+        session = scattered_at(9)
+    context.leave()
+    assert "index 9 is outside [0, 4)" in caplog.text
+    session.close()
+
+
+def test_a_checkpoint_leaves_the_error_to_the_next_fetch(gpus: Any, tmp_path: Any) -> None:  # noqa: F811
+    with use_context(RankContext(Settings())), hf.Graph().as_default():
+        session = scattered_at(5)
+        hf.train.Saver().save(session, str(tmp_path / "model"))
+        (table,) = hf.global_variables()
+        with pytest.raises(RangeError, match=r"index 5 is outside \[0, 4\)"):
+            session.run(table)
+        assert session.run(table).sum() == 2
+
+
 def test_an_embedding_trains_and_a_wrong_index_is_an_error(gpus: Any) -> None:  # noqa: F811
     check_embedding()
 

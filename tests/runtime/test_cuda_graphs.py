@@ -372,9 +372,9 @@ def test_large_feeds_are_copied_whole_by_several_threads(monkeypatch: Any, lengt
 
     original = np.copyto
 
-    def copied(target: Any, source: Any) -> None:
+    def copied(target: Any, source: Any, **options: Any) -> None:
         names.add(threading.current_thread().name)
-        original(target, source)
+        original(target, source, **options)
 
     monkeypatch.setattr(cuda_graph_capture.np, "copyto", copied)
     source = np.arange(length * 32.0).reshape(length, 32)

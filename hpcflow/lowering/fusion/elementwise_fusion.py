@@ -423,18 +423,19 @@ def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[st
     return connected_components(names, values)
 
 
-def sum_in_float32(part: Partition, exact: bool) -> Partition:
-    """The partition with 16-bit sums over leading axes as float32 sums and a Cast.
+def sum_in_float32(part: Partition, exact: bool, kinds: Collection[str] = ("cpu",)) -> Partition:
+    """The partition with 16-bit sums over leading axes, on devices of these `kinds`, as float32
+    sums and a Cast.
 
     A generated loop adds rows up in its result, which must have the digits of the sum. The Cast
     keeps the name of the sum, and so its users.
     """
-    if not any(_is_half_sum(node) for node in part.nodes.values()):
+    if not any(_is_half_sum(node, kinds) for node in part.nodes.values()):
         return part
     nodes: dict[str, Node] = {}
     names = set(part.nodes)
     for name, node in part.nodes.items():
-        if _is_half_sum(node):
+        if _is_half_sum(node, kinds):
             wide = node.but(
                 name=unused_name(f"{name}/float32", names),
                 specs=(node.specs[0]._replace(dtype=float32),),
@@ -449,5 +450,5 @@ def sum_in_float32(part: Partition, exact: bool) -> Partition:
     return dataclasses.replace(part, nodes=nodes)
 
 
-def _is_half_sum(node: Node) -> bool:
-    return node.row.sums and is_half(node.specs[0].dtype)
+def _is_half_sum(node: Node, kinds: Collection[str]) -> bool:
+    return node.row.sums and node.kind in kinds and is_half(node.specs[0].dtype)

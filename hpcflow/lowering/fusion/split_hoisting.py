@@ -7,6 +7,7 @@ gate is computed in the loop that uses it, which reads its columns of the produc
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from hpcflow.codegen import elementwise_formulas
 from hpcflow.graph.static_shape import Spec, is_known, require_known, size_of
@@ -15,20 +16,20 @@ from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.plan.ir.program_rewriting import unused_name
 
 
-def hoist_splits(part: Partition, exact: bool) -> Partition:
+def hoist_splits(part: Partition, exact: bool, kinds: Collection[str] = ("cpu",)) -> Partition:
     """The partition with Splits moved before the elementwise nodes that compute their input.
 
-    Only on CPUs, and where elementwise nodes use all outputs of the Split, so that loops are
-    generated for them. With `exact` only elementwise formulas that change no bit count.
+    Only on devices of these `kinds`, and where elementwise nodes use all outputs of the Split, so
+    that loops are generated for them. With `exact` only formulas that change no bit count.
     """
     if not any(node.row.splits == "split" for node in part.nodes.values()):
         return part
-    return _SplitRewriter(part, exact).run()
+    return _SplitRewriter(part, exact, kinds).run()
 
 
 class _SplitRewriter:
-    def __init__(self, part: Partition, exact: bool) -> None:
-        self.part, self.exact = part, exact
+    def __init__(self, part: Partition, exact: bool, kinds: Collection[str]) -> None:
+        self.part, self.exact, self.kinds = part, exact, kinds
         self.users, self.home = value_consumers(part), segment_by_node(split_segments(part))
         self.followed = {c for node in part.nodes.values() for c in node.control}
         self.fetched = set(part.fetches)
@@ -71,10 +72,10 @@ class _SplitRewriter:
         )
 
     def is_plain(self, node: Node) -> bool:
-        """Whether a node has no control edges, static shapes and no fetched output."""
+        """Whether a node has no control edges, static shapes, no fetched output and a kind."""
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
         shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
-        if node.control or node.name in self.followed:
+        if node.control or node.name in self.followed or node.kind not in self.kinds:
             return False
         return self.fetched.isdisjoint(refs) and all(is_known(s) and size_of(s) for s in shapes)
 

@@ -209,7 +209,11 @@ def _copy(target: np.ndarray, source: Any) -> None:
         return
     ends = [len(target) * k // threads for k in range(threads + 1)]
     parts = [slice(*pair) for pair in pairwise(ends)]
-    list(_copiers().map(lambda part: np.copyto(target[part], source[part]), parts))
+
+    def copy(part: slice) -> None:
+        np.copyto(target[part], source[part], casting="unsafe")
+
+    list(_copiers().map(copy, parts))
 
 
 @functools.cache

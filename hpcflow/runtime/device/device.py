@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import itertools
 import math
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,7 +44,6 @@ if TYPE_CHECKING:  # only a rank with a GPU needs it
     from hpcflow.kernels.cuda_provider import WrongIndex
 
 PAGE = 4096  # bytes
-_KERNELS = itertools.count()
 
 
 class _ArrayMemory(np.ndarray):
@@ -69,9 +66,7 @@ class Device:
         self.pool = SizeClassPool(self.hold, self.view)
         self.held_memory = HeldMemory(f"{self.kind}:{index}")
         # of its kernels, in the order in which they were made: that of a step
-        self.wrong_indices: weakref.WeakValueDictionary[int, WrongIndex] = (
-            weakref.WeakValueDictionary()
-        )
+        self.wrong_indices: list[WrongIndex] = []
 
     def choose(self, node: Node, inputs: list[Value]) -> KernelChoice:
         """The kernel that runs `node`, whose inputs have the specs `inputs`."""
@@ -122,13 +117,20 @@ class Device:
         wrong = getattr(made, "wrong_index", None)
         if wrong is not None:
             wrong.op, wrong.line = node.name, node.line
-            self.wrong_indices[next(_KERNELS)] = wrong
+            wrong.belongs_to(made)
+            self.wrong_indices.append(wrong)
         return made
 
     def check_indices(self) -> None:
-        """Call it after synchronizing. Errors: RangeError if a GPU kernel found a wrong index."""
+        """Call it after synchronizing. Errors: RangeError if a GPU kernel found a wrong index.
+
+        Those of kernels that are gone are looked at once more, and forgotten.
+        """
         if self.wrong_indices:
-            errors = [wrong.error() for wrong in self.wrong_indices.values()]
+            gone = [wrong for wrong in self.wrong_indices if wrong.is_abandoned]
+            errors = [wrong.error() for wrong in list(self.wrong_indices)]
+            for wrong in gone:
+                self.wrong_indices.remove(wrong)
             for error in filter(None, errors):
                 raise error
 
@@ -317,7 +319,6 @@ class GpuDevice(Device):
         """A copy in pinned host memory."""
         host = self.host_empty(array.shape, array.dtype)
         array.get(out=host)
-        self.check_indices()
         return host
 
     def from_host(self, array: np.ndarray) -> DeviceArray:

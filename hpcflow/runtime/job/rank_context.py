@@ -15,7 +15,7 @@ import numpy as np
 from hpcflow.codegen import kernel_cache
 from hpcflow.comm.communicator import GATHER_TAGS, Communicator
 from hpcflow.comm.polling_backoff import wait_for_requests
-from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError
+from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError, RangeError
 from hpcflow.lowering.kernel_metadata import LoweredPartition
 from hpcflow.plan.distribution.sync_program_split import rule_attributes
 from hpcflow.plan.ir.program import Plan
@@ -397,10 +397,21 @@ class RankContext(RankRole):
 
     # -- the end
 
+    def check_indices(self) -> None:
+        """Wait for the GPUs. Errors: RangeError if a kernel on one has found a wrong index."""
+        for device in self.devices.values():
+            if device.wrong_indices:
+                device.finish()
+                device.check_indices()
+
     def leave(self) -> None:
         """Leave the job, once: drivers wait for each other and release the ranks they use."""
         if self._has_left:
             return
+        try:
+            self.check_indices()
+        except RangeError as error:  # of the last steps, whose values nobody has fetched
+            logger.error("%s", error)
         if self.saving is not None:
             self.saving.finish()
         if self.profile is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError
+from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError, RangeError
 from hpcflow.graph import default_session
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.side_effects import updates_from_variables
@@ -269,6 +269,7 @@ class Session:
 
         Variables on servers and the storage of allreduces stay until the job ends. Steps that other
         threads wait for end with CancelledError.
+        Errors: RangeError if a step since the last fetch found a wrong index on a GPU.
         """
         while self._context_stack:
             self._context_stack.pop().close()
@@ -282,6 +283,8 @@ class Session:
         self._runners.clear()
         self._timed.clear()
         self._families.clear()
+        if is_first:
+            self.context.check_indices()
 
     def __enter__(self: S) -> S:
         """Make the session and its graph the defaults until it is closed."""
@@ -292,7 +295,11 @@ class Session:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        try:
+            self.close()
+        except RangeError:
+            if not any(error):  # else the first error is the one to tell
+                raise
 
     # -- replica loss recovery
 

@@ -208,7 +208,13 @@ class CompiledPartition:
             spec = node.specs[binding.position]
             return lambda: device.allocate(require_known(spec.shape), spec.dtype)
         source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
-        return lambda array: device.from_host(source.to_host(array))
+
+        def copied(array: DeviceArray) -> DeviceArray:
+            host = source.to_host(array)
+            source.check_indices()
+            return device.from_host(host)
+
+        return copied
 
     def _dependencies(self) -> tuple[dict[str | int, list[int]], list[int]]:
         """The dependents of each wait and segment, and each segment's number of dependencies."""
