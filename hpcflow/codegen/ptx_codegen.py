@@ -16,7 +16,6 @@ the order of additions, so a step gives the same bits each time.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -45,15 +44,14 @@ from hpcflow.codegen.llvm_builder import (
     storage_type_of,
 )
 from hpcflow.codegen.llvm_cpu_codegen import LoopBodyWriter
+from hpcflow.codegen.unrolling import ALIGNED, VECTOR, defined, neighbours, renamed, rows_together
 from hpcflow.codegen.variable_update_codegen import UpdateKernel
 
 THREADS = 256  # of a block, a power of two
-ALIGNED = 16  # bytes of the widest load
 LINE = 32  # threads of a warp, whose loads are coalesced
 BLOCKS = 4096  # of a grid: more threads than a GPU runs at once
 JOIN_THREADS = 1024  # of a block that adds up slices
 SLICES = 512  # partial sums of a column, at most
-VECTOR = 4  # elements or rows that a thread computes together, to have more loads in flight
 MIN_VECTOR_ELEMENTS = 1 << 17  # fewer would not give work to all processors of a GPU
 MAX_ROW_ARRAYS = 4  # arrays of which a thread takes several rows together
 MAX_VECTOR_LINES = 240  # instructions for an element: more would need too many registers
@@ -401,8 +399,8 @@ class _GpuKernel(LoopBodyWriter):
         yield "  %vectors = select i1 %vector, i64 %count, i64 0"
         yield "  %scalars = select i1 %vector, i64 0, i64 %length"
         before = [*self.places(), *self.heads[0].lines]
-        before = [f"  %n.v = mul i64 %m, {VECTOR}", *_renamed(before, ".v")]
-        element = _copies(self.bodies[0].lines, _defined(before), ("%n0", "%j0"))
+        before = [f"  %n.v = mul i64 %m, {VECTOR}", *renamed(before, ".v")]
+        element = neighbours(self.bodies[0].lines, defined(before))
         yield from loop_lines("m", "%n.first", "%vectors", "%n.step", [*before, *element])
 
     def rows(self) -> Iterator[str]:
@@ -456,7 +454,7 @@ class _GpuKernel(LoopBodyWriter):
             yield f"  %strip = mul i64 %rows.apart, {VECTOR}"
             yield f"  %last.row = mul i64 %rows.apart, {VECTOR - 1}"
             yield "  %strips = sub i64 %end, %last.row"
-            yield from loop_lines("r", first, "%strips", "%strip", _rows_together(inside))
+            yield from loop_lines("r", first, "%strips", "%strip", rows_together(inside))
             first = "%i.left"
             yield f"  {first} = phi i64 [%i.first, %r.enter], [%r.next, %r.tail]"
         yield from loop_lines("i", first, "%end", "%rows.apart", inside)
@@ -515,83 +513,6 @@ class _JoinKernel(_GpuKernel):
 def _combine(lines: InstructionBuilder, step: KernelStep, x: LlvmValue, y: LlvmValue) -> LlvmValue:
     """The sum of two values, or their maximum."""
     return lines.call("maximum", x, y) if step.type == MAX else lines.binary("add", x, y)
-
-
-_NAME = re.compile(r"%[\w.]+")
-_ADDRESS = re.compile(r"  (%[\w.]+) = getelementptr (\w+), ptr (%[\w.]+), i64 (%[nj]0)$")
-_ACCESS = re.compile(r"  (?:(%[\w.]+) = load|store) .*ptr (%[\w.]+)(?:, !llvm.*)?$")
-
-
-def _defined(lines: Iterable[str]) -> set[str]:
-    """The names of the values that lines define."""
-    return {line.split()[0] for line in lines if line.startswith("  %")}
-
-
-def _renamed(lines: list[str], suffix: str, names: Iterable[str] = ()) -> list[str]:
-    """The lines with a suffix to the names that they define, and to `names`."""
-    known = _defined(lines) | {"%n", *names}
-    return [_NAME.sub(lambda m: m[0] + suffix if m[0] in known else m[0], line) for line in lines]
-
-
-def _copies(lines: list[str], before: set[str], indices: tuple[str, str]) -> Iterator[str]:
-    """The code of an element for VECTOR neighbours, whose `indices` .v are those of the first.
-
-    `before` are the names, with the suffix .v, of values of the row. Addresses of neighbours are
-    offsets from the first one, which is aligned, and all loads come before the stores, so that
-    LLVM makes vector accesses of them.
-    """
-    shared = {name.removesuffix(".v") for name in before}
-    own = _defined(lines) | {*indices}
-    addresses = {m[1] for line in lines if (m := _ADDRESS.match(line))}
-    stores: dict[str, list[str]] = {}  # those of one array together
-    for u in range(VECTOR):
-
-        def name(match: re.Match[str], u: int = u) -> str:
-            text = match[0]
-            return f"{text}.v{u}" if text in own else f"{text}.v" if text in shared else text
-
-        for index in indices:
-            yield f"  {index}.v{u} = add i64 {index}.v, {u}"
-        for line in lines:
-            new = _NAME.sub(name, line)
-            address, access = _ADDRESS.match(line), _ACCESS.match(line)
-            if address and u:
-                at, type = address[1], address[2]
-                new = f"  {at}.v{u} = getelementptr {type}, ptr {at}.v0, i64 {u}"
-            elif access and access[2] in addresses and not u:
-                new = _aligned(new)
-            if access and access[1] is None and access[2] in addresses:
-                stores.setdefault(access[2], []).append(new)
-            else:
-                yield new
-    for same in stores.values():
-        yield from same
-
-
-def _aligned(line: str) -> str:
-    """A load or store of the first of VECTOR elements that are aligned together."""
-    type = re.search(r"(?:load|store) (\w+)", line)
-    assert type is not None
-    nbytes = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4}.get(type[1], 8)
-    text, comma, tag = line.partition(", !llvm")
-    return f"{text}, align {min(ALIGNED, VECTOR * nbytes)}{comma}{tag}"
-
-
-def _rows_together(lines: list[str]) -> Iterator[str]:
-    """The code of row %i for VECTOR rows from %r on; their results are stored after all loads."""
-    stores: list[str] = []
-    for u in range(VECTOR):
-        yield f"  %step.{u} = mul i64 %rows.apart, {u}"
-        yield f"  %i.r{u} = add i64 %r, %step.{u}"
-        addresses = {m[1] for line in lines if (m := _ADDRESS.match(line))}
-        for line, new in zip(lines, _renamed(lines, f".r{u}", ["%i"]), strict=True):
-            access = _ACCESS.match(line)
-            stored = access is not None and access[1] is None and access[2] in addresses
-            if stored:
-                stores.append(new)
-            else:
-                yield new
-    yield from stores
 
 
 def loop_lines(name: str, first: str, end: str, step: str, body: Iterable[str]) -> Iterator[str]:
