@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from hpcflow.codegen import ptx_codegen
 from hpcflow.codegen.llvm_cpu_compiler import machine
 from hpcflow.platform import artifact_cache
 from hpcflow.platform.artifact_cache import CacheFolder
@@ -78,6 +77,8 @@ def on_gpu(cuda: Any, text: str, part: str = "") -> Callable[..., None]:
 
 def loop_on_gpu(cuda: Any, text: str) -> Callable[..., None]:
     """The GPU function of an update's text: call it with 0, the element count, arrays."""
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     run = on_gpu(cuda, text)
     count = on_gpu(cuda, text, "_count") if f"{NAME}_count" in text else None
 

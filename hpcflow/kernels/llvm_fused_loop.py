@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.codegen import kernel_cache, ptx_codegen
+from hpcflow.codegen import kernel_cache
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.errors import RangeError
 from hpcflow.kernels.kernel_registry import KernelNode, fast
@@ -38,6 +38,8 @@ def _fused(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 def _slices(node: KernelNode) -> Sequence[tuple[Any, tuple[int, ...]]]:
     """The workspace of column sums: partial sums of slices of rows, still to be added up."""
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     body, size = node.attrs["body"], node.attrs["size"]
     slices = ptx_codegen.launch(body, size).slices
     sums = ptx_codegen.column_sums(body) if slices > 1 else []
@@ -50,6 +52,8 @@ def _fused_on_gpu(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     So a CUDA graph can capture it.
     """
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     body, loose, text = node.attrs["body"], node.attrs["loose"], node.attrs["text"]
     how, sums, rooms = (
         ptx_codegen.launch(body, node.attrs["size"]),

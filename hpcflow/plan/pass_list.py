@@ -10,7 +10,6 @@ from typing import Any
 from hpcflow.errors import GraphError
 from hpcflow.graph.graph import Graph, Operation, Tensor
 from hpcflow.graph.static_shape import Spec
-from hpcflow.lowering.fusion.batch_norm_expansion import expand_batch_norms
 from hpcflow.lowering.fusion.bias_relu_epilogue import fuse_epilogues
 from hpcflow.lowering.fusion.elementwise_fusion import fuse_elementwise, sum_in_float32
 from hpcflow.lowering.fusion.max_pool_relu_gradient import fuse_pool_gradients
@@ -196,6 +195,14 @@ def _server_traffic(plan: Plan, planning: Planning) -> Plan:
     if not server_traffic.plan_trains(plan):
         return plan
     return dataclasses.replace(plan, messages=server_traffic.server_messages(plan, planning.homes))
+
+
+def _batch_norm_expansion(part: Partition, lowering: Lowering) -> Partition:
+    if "gpu" not in lowering.target.kinds:
+        return part
+    from hpcflow.lowering.fusion.batch_norm_expansion import expand_batch_norms
+
+    return expand_batch_norms(part, lowering.target.exact)
 
 
 def _elementwise_fusion(part: Partition, lowering: Lowering) -> Partition:
@@ -590,7 +597,7 @@ PASSES = (
         "batch_norm_expansion",
         "Batch normalization alone would pass over memory apart from its neighbours.",
         "On GPUs it is column sums and elementwise operations, which are fused.",
-        lambda part, of: expand_batch_norms(part, of.target.exact, of.target.kinds),
+        _batch_norm_expansion,
         generates=True,
     ),
     _fusion(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import ChainMap
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,12 @@ from hpcflow.plan.ir.program import Node, Partition, Ref
 from hpcflow.plan.ir.program_rewriting import infer_specs, replace_nodes, unused_name
 
 
-def expand_batch_norms(part: Partition, exact: bool, kinds: Collection[str]) -> Partition:
+def expand_batch_norms(part: Partition, exact: bool) -> Partition:
     """The partition without normalizations over leading axes on GPUs; unchanged if `exact`.
 
-    `kinds` are the kinds of devices for which kernels can be generated. Those of float64 stay: no
-    sums of float64 are generated for GPUs.
+    Those of float64 stay: no sums of float64 are generated for GPUs.
     """
-    if (
-        exact
-        or "gpu" not in kinds
-        or not any(_is_candidate(part, node) for node in part.nodes.values())
-    ):
+    if exact or not any(_is_candidate(part, node) for node in part.nodes.values()):
         return part
     nodes: dict[str, Node] = {}
     values: dict[Ref, Ref] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from hpcflow.codegen import llvm_cpu_codegen, ptx_codegen, variable_update_codegen
+from hpcflow.codegen import llvm_cpu_codegen, variable_update_codegen
 from hpcflow.codegen.fused_loop_ir import KernelBody
 from hpcflow.codegen.variable_update_codegen import UpdateKernel
 from hpcflow.plan.ir.attribute_values import CanonicalValue
@@ -30,6 +30,8 @@ def cpu_kernel(body: KernelBody, exact: bool) -> GeneratedKernel | None:
 
 def gpu_kernel(body: KernelBody, size: int) -> GeneratedKernel | None:
     """The GPU kernel of a body over `size` elements; None if an operation has no formula."""
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     return _gpu_kernel(CanonicalValue(body), size < ptx_codegen.INT32_INDEX_LIMIT)
 
 
@@ -55,6 +57,8 @@ def _cpu_kernel(body: CanonicalValue, exact: bool) -> GeneratedKernel | None:
 
 @functools.lru_cache(MAX_CACHED_SOURCES)
 def _gpu_kernel(body: CanonicalValue, small: bool) -> GeneratedKernel | None:
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     text = ptx_codegen.text(body.value, small)
     return (
         None
@@ -70,4 +74,6 @@ def _cpu_update_loop(kernel: CanonicalValue, exact: bool) -> str | None:
 
 @functools.lru_cache(MAX_CACHED_SOURCES)
 def _gpu_update_loop(kernel: CanonicalValue) -> str | None:
+    from hpcflow.codegen import ptx_codegen  # only a rank with a GPU needs it
+
     return ptx_codegen.update(kernel.value)
