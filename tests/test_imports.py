@@ -105,3 +105,22 @@ def test_names_that_are_loaded_later_are_all_there(name: str) -> None:
         module.nonsense  # noqa: B018
     told = path(name).read_text(encoding="utf-8")
     assert told == page(name), "run: python tools/stubs.py"
+
+
+def test_a_rank_without_a_gpu_loads_no_generator_for_gpus() -> None:
+    """Training through ops that have generated kernels on GPUs."""
+    training = """
+import hpcflow as hf
+x = hf.Variable(hf.ones([2, 8, 8, 1]))
+table = hf.Variable(hf.ones([5, 8]))
+y = hf.nn.max_pool2d(hf.nn.conv2d(x, hf.Variable(hf.ones([3, 3, 1, 4])), 1, "SAME"), 2, 2, "VALID")
+z = hf.nn.relu(hf.reduce_mean(y, [1, 2])) + hf.reduce_sum(hf.gather(table, [0, 3]))
+z += hf.reduce_sum(hf.nn.embedding_lookup(table, [1, 1]))
+train = hf.train.AdamOptimizer(0.1).minimize(hf.reduce_sum(z))
+session = hf.Session()
+session.run(hf.global_variables_initializer())
+session.run(train)
+"""
+    loaded = loaded_by(f"exec({training!r})")
+    assert "hpcflow.kernels.llvm_max_pooling" in loaded
+    assert not [name for name in loaded if ".ptx_" in name or name.endswith(".unrolling")]

@@ -139,6 +139,10 @@ class InstructionBuilder:
             word = f"icmp {predicate if predicate in ('eq', 'ne') else 's' + predicate}"
         return self.add(f"{word} {x.type} {x.text}, {y.text}", "i1")
 
+    def is_below(self, x: LlvmValue, size: int) -> LlvmValue:
+        """Whether an integer is in [0, size)."""
+        return self.add(f"icmp ult {x.type} {x.text}, {size}", "i1")
+
     def choose(self, condition: LlvmValue, x: LlvmValue, y: LlvmValue) -> LlvmValue:
         """`x` where the condition holds, else `y`."""
         return self.add(f"select i1 {condition.text}, {x.type} {x.text}, {y.type} {y.text}", x.type)

@@ -166,7 +166,7 @@ class LoopBodyWriter:
             if shift.wraps:
                 index = lines.binary("urem", index, number(shift.size, "i64"))
             else:
-                here = lines.add(f"icmp ult i64 {index.text}, {shift.size}", "i1")
+                here = lines.is_below(index, shift.size)
                 inside = lines.binary("and", inside, here)
             step = lines.binary("mul", index, number(shift.stride, "i64"))
             pointer = lines.at(pointer.text, step.text, type)

@@ -15,15 +15,21 @@ from hpcflow.codegen.llvm_builder import FREE, metadata, number
 
 
 class PoolShape(NamedTuple):
-    """x is [batch, *space, channels]; y has an element for each window: [batch, *out, channels]."""
+    """x is [batch, *space, channels]; y has an element for each window: [batch, *out, channels].
+
+    With `first` channels come before the spatial axes. The generator of this file takes two axes,
+    channels last and no gaps in windows.
+    """
 
     batch: int
-    space: tuple[int, int]
+    space: tuple[int, ...]
     channels: int
-    out: tuple[int, int]
-    window: tuple[int, int]
-    strides: tuple[int, int]
-    before: tuple[int, int]  # padding before the data
+    out: tuple[int, ...]
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]  # padding before the data
+    dilations: tuple[int, ...] = (1, 1)
+    first: bool = False
 
     @property
     def pads(self) -> bool:
@@ -43,10 +49,9 @@ class PoolShape(NamedTuple):
         return not self.pads and all(n == o * k and s == k for n, o, k, s in sizes)
 
     @property
-    def taps(self) -> list[tuple[int, int]]:
-        """Row and column of each element of a window."""
-        high, wide = self.window
-        return list(itertools.product(range(high), range(wide)))
+    def taps(self) -> list[tuple[int, ...]]:
+        """The indices of each element of a window."""
+        return list(itertools.product(*map(range, self.window)))
 
 
 CLAMPS = [f"declare i64 @llvm.{which}.i64(i64, i64)" for which in ("smin", "smax")]
@@ -156,7 +161,7 @@ def _load(name: str, array: str, at: str, offset: int) -> list[str]:
     ]
 
 
-def _element_address(pool: PoolShape, tap: tuple[int, int]) -> tuple[str, int]:
+def _element_address(pool: PoolShape, tap: tuple[int, ...]) -> tuple[str, int]:
     """The base value and the offset of the element `tap` of a window in x."""
     i, j = tap
     if pool.pads:

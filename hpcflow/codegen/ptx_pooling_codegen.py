@@ -8,9 +8,9 @@ in the order of the elements of a window. So there are no atomic additions, and 
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from hpcflow.codegen.llvm_builder import (
     storage_type_of,
     value_type,
 )
+from hpcflow.codegen.max_pooling_codegen import PoolShape
 from hpcflow.codegen.ptx_codegen import (
     DECLARED,
     INT32_INDEX_LIMIT,
@@ -30,32 +31,6 @@ from hpcflow.codegen.ptx_codegen import (
     loop_lines,
     when,
 )
-
-
-class PoolShape(NamedTuple):
-    """x is [batch, *space, channels], y has an element for each window: [batch, *out, channels].
-
-    With `first` channels come before the spatial axes. `before` is the padding before the data.
-    """
-
-    batch: int
-    space: tuple[int, ...]
-    channels: int
-    out: tuple[int, ...]
-    window: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    before: tuple[int, ...]
-    first: bool
-
-    @property
-    def taps(self) -> list[tuple[int, ...]]:
-        """The indices of each element of a window."""
-        return list(itertools.product(*map(range, self.window)))
-
-    def elements(self, space: tuple[int, ...]) -> int:
-        """The number of elements of an array with these spatial sizes."""
-        return self.batch * self.channels * int(np.prod(space))
 
 
 def largest(pool: PoolShape, dtype: Any) -> str:
@@ -88,8 +63,8 @@ class _PoolWriter:
     def __init__(self, pool: PoolShape, dtype: Any) -> None:
         self.pool, self.storage = pool, storage_type_of(dtype) or ""
         self.value = value_type(self.storage)
-        most = max(pool.elements(pool.space), pool.elements(pool.out) * len(pool.taps))
-        few = most * max(pool.strides) < INT32_INDEX_LIMIT
+        most = max(math.prod(pool.space), math.prod(pool.out) * len(pool.taps))
+        few = pool.batch * pool.channels * most * max(pool.strides) < INT32_INDEX_LIMIT
         self.index = "i32" if few else "i64"
         self.lines = InstructionBuilder()
 
@@ -128,7 +103,7 @@ class _PoolWriter:
             begin = self.mul(places[a], pool.strides[a])
             shift = self.mul(places[axes + a], pool.dilations[a])
             place = self.add(self.add(begin, shift), self.constant(-pool.before[a]))
-            conditions.append(self.below(place, pool.space[a]))
+            conditions.append(self.lines.is_below(place, pool.space[a]))
             at = self.add(at, self.mul(place, stride))
         inside = self.all(conditions)
         assert inside is not None
@@ -147,7 +122,7 @@ class _PoolWriter:
             place, inside = self.add(begin, self.constant(shift)), None
             last = (pool.out[axis] - 1) * pool.strides[axis] + shift
             if shift < 0 or last >= n:
-                inside = self.below(place, n)
+                inside = self.lines.is_below(place, n)
                 place = self.lines.choose(inside, place, self.constant(0))
             made.append((self.mul(place, stride), inside))
         return made
@@ -189,7 +164,7 @@ class _PoolWriter:
                 window = lines.binary("udiv", first, self.constant(step))
                 rest = lines.binary("urem", first, self.constant(step))
                 exists = lines.compare("eq", rest, self.constant(0))
-            exists = lines.binary("and", exists, self.below(window, pool.out[axis]))
+            exists = lines.binary("and", exists, self.lines.is_below(window, pool.out[axis]))
             made.append((self.mul(window, stride), exists))
         return made
 
@@ -202,7 +177,7 @@ class _PoolWriter:
             steps = zip(other, tap, pool.dilations, strict=True)
             shifts = [(j - k) * d for j, k, d in steps]
             inside = self.all(
-                self.below(self.add(place[a], self.constant(shift)), pool.space[a])
+                self.lines.is_below(self.add(place[a], self.constant(shift)), pool.space[a])
                 for a, shift in enumerate(shifts)
                 if shift
             )
@@ -235,8 +210,8 @@ class _PoolWriter:
     def element_strides(self, space: tuple[int, ...]) -> list[int]:
         """The elements between neighbours along each spatial axis, along channels and samples."""
         channels = self.pool.channels
-        each = [int(np.prod(space[a + 1 :])) for a in range(len(space))]
-        whole = int(np.prod(space))
+        each = [math.prod(space[a + 1 :]) for a in range(len(space))]
+        whole = math.prod(space)
         if self.pool.first:
             return [*each, whole, whole * channels]
         return [*(n * channels for n in each), 1, whole * channels]
@@ -263,10 +238,6 @@ class _PoolWriter:
     def mul(self, x: LlvmValue, by: int) -> LlvmValue:
         """A multiple of an index."""
         return x if by == 1 else self.lines.binary("mul", x, self.constant(by))
-
-    def below(self, x: LlvmValue, size: int) -> LlvmValue:
-        """Whether an index is in [0, size)."""
-        return self.lines.add(f"icmp ult {x.type} {x.text}, {size}", "i1")
 
     def all(self, conditions: Iterable[LlvmValue | None]) -> LlvmValue | None:
         """Whether all conditions hold; None if there are none."""

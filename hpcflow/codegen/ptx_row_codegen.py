@@ -42,11 +42,10 @@ def gather(itemsize: int, index: str, rows: int, width: int) -> str:
     table_row, inside = _checked_index(lines, row, index, rows)
     begin = lines.binary("mul", table_row, number(width, "i64"))
     at = lines.binary("add", lines.choose(inside, begin, number(0, "i64")), column)
-    value = lines.add(f"load {type}, ptr {_element(lines, '%table', at, type)}", type)
-    value = lines.choose(inside, value, number(0, type))
-    lines.add(
-        f"  store {type} {value.text}, ptr {_element(lines, '%out', LlvmValue('%n', 'i64'), type)}"
+    value = lines.choose(
+        inside, lines.load(lines.at("%table", at.text, type), type), number(0, type)
     )
+    lines.store(value, lines.at("%out", "%n", type))
     names = ["table", "indices", "out", "error"]
     body = [*grid_stride(), *loop_lines("n", "%n.first", "%length", "%n.step", lines.lines)]
     return _module(names, body, lines.declared)
@@ -154,7 +153,7 @@ def _checked_index(
 ) -> tuple[LlvmValue, LlvmValue]:
     """The index at a place, and whether it is in the table; else it is stored at %error."""
     value = _wide(lines, lines.load(lines.at("%indices", place.text, _type(index)), _type(index)))
-    inside = lines.add(f"icmp ult i64 {value.text}, {rows}", "i1")
+    inside = lines.is_below(value, rows)
     with when(lines, lines.binary("xor", inside, number(1, "i1"))):
         lines.store(value, LlvmValue("%error", "ptr"))
     return value, inside
@@ -168,10 +167,6 @@ def _wide(lines: InstructionBuilder, index: LlvmValue) -> LlvmValue:
     wide = lines.convert(index, "i64")
     assert wide is not None
     return wide
-
-
-def _element(lines: InstructionBuilder, array: str, index: LlvmValue, type: str) -> str:
-    return lines.add(f"getelementptr {type}, ptr {array}, i64 {index.text}", "ptr").text
 
 
 def _module(names: list[str], body: list[str], declared: set[str]) -> str:

@@ -49,7 +49,7 @@ def _moved(type: str, array: str, rows: int, cols: int) -> Iterator[str]:
     step, first, second = ("%k", "%top", "%left") if to_tile else ("%q", "%left", "%top")
     row = lines.add(f"add i64 {first}, {step}", "i64")
     column = lines.add(f"add i64 {second}, %tx", "i64")
-    inside = lines.binary("and", _below(lines, row, rows), _below(lines, column, cols))
+    inside = lines.binary("and", lines.is_below(row, rows), lines.is_below(column, cols))
     with when(lines, inside):
         begin = lines.binary("mul", row, number(cols, "i64"))
         index = lines.binary("add", begin, column)
@@ -60,10 +60,5 @@ def _moved(type: str, array: str, rows: int, cols: int) -> Iterator[str]:
         memory = lines.at(*place, type)
         shared = lines.at(f"addrspacecast (ptr addrspace(3) {TILE} to ptr)", slot.text, type)
         source, target = (memory, shared) if to_tile else (shared, memory)
-        value = lines.add(f"load {type}, ptr {source.text}", type)
-        lines.add(f"  store {type} {value.text}, ptr {target.text}")
+        lines.store(lines.load(source, type), target)
     yield from lines.lines
-
-
-def _below(lines: InstructionBuilder, x: LlvmValue, size: int) -> LlvmValue:
-    return lines.add(f"icmp ult i64 {x.text}, {size}", "i1")

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_pooling_codegen
-from hpcflow.codegen.ptx_pooling_codegen import PoolShape
+from hpcflow.codegen.max_pooling_codegen import PoolShape
 from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.cublaslt_matmul import NAME, MatmulPlan, MatmulProblem, planned
 from hpcflow.kernels.kernel_registry import KernelNode, fast
-from hpcflow.kernels.sliding_window_views import Windows
+from hpcflow.kernels.llvm_max_pooling import pool_shape
 
 FEW_CHANNELS = 4
 MAX_ROW = 256  # elements of a window
@@ -26,11 +26,8 @@ MAX_BYTES = 128 << 20  # of the matrix of windows
 
 def _windows(node: KernelNode) -> PoolShape:
     """The windows of x over which the filters slide."""
-    x, g, w = (tuple(s.shape) for s in (*node.inputs[:2], node.outputs[0]))
-    strides, dilations = (tuple(node.attrs[k]) for k in ("strides", "dilations"))
-    space, out, window = x[1:-1], g[1:-1], w[:-2]
-    before = tuple(Windows(node.attrs, space, window, out).before)
-    return PoolShape(x[0], space, x[-1], out, window, strides, dilations, before, False)
+    x, g, w = (s.shape for s in (*node.inputs[:2], node.outputs[0]))
+    return pool_shape(node.attrs, x, g, w[:-2])
 
 
 def _matrix(pool: PoolShape) -> tuple[int, int]:
@@ -76,19 +73,13 @@ def _filter_gradient(xp: Any, node: KernelNode) -> Callable[..., Any]:
     run, how = kernel_cache.on_gpu(xp.cuda, text), ptx_codegen.flat(math.prod(shape))
 
     def call(*arrays: Any, room: Any = ()) -> None:
-        x, g = (_aligned(xp, array) for array in arrays[:2])
+        x, g = (cuda_provider.aligned(xp, array) for array in arrays[:2])
         matrix = room[0] if room else xp.empty(shape, np.float32)
         run(how.grid, how.block, (x, matrix, how.length))
         address, _held = cuda_provider.workspace(xp, plan.bytes, room[1] if len(room) > 1 else None)
-        out = _aligned(xp, arrays[-1])
+        out = cuda_provider.aligned(xp, arrays[-1])
         plan.run(cuda_provider.stream(xp), address, *(a.data.ptr for a in (matrix, g, out)))
         if out is not arrays[-1]:
             xp.copyto(arrays[-1], out)
 
     return call
-
-
-def _aligned(xp: Any, array: Any) -> Any:
-    """The array, or a C-contiguous and aligned copy."""
-    fits = array.flags.c_contiguous and array.data.ptr % cuda_provider.ALIGNED == 0
-    return array if fits else xp.array(array, order="C", copy=True)

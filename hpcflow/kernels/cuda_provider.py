@@ -111,6 +111,12 @@ class WrongIndex:
         return RangeError(text, op=self.op, line=self.line)
 
 
+def aligned(xp: Any, x: Any) -> Any:
+    """The array, or a C-contiguous copy that is aligned for the libraries."""
+    fits = x.flags.c_contiguous and x.data.ptr % ALIGNED == 0
+    return x if fits else xp.array(x, order="C", copy=True)
+
+
 def workspace(xp: Any, nbytes: int, buffer: Any) -> tuple[int, Any]:
     """The address and the owner of `nbytes` bytes: `buffer`, or memory of CuPy's pool."""
     if nbytes and buffer is None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcflow.errors import KernelError
 from hpcflow.kernels import cuda_provider
-from hpcflow.kernels.cuda_provider import ALIGNED, Sizes
+from hpcflow.kernels.cuda_provider import Sizes
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.onednn_convolution import (
     ConvolutionGeometry,
@@ -253,12 +253,6 @@ def _scratch(node: KernelNode) -> list[tuple[Any, Sizes]]:
     return [(node.inputs[0].dtype, filters), *([(np.uint8, (nbytes,))] if nbytes else [])]
 
 
-def _placed(xp: Any, x: Any) -> Any:
-    """The array, or a C-contiguous and aligned copy."""
-    fits = x.flags.c_contiguous and x.data.ptr % ALIGNED == 0
-    return x if fits else xp.array(x, order="C", copy=True)
-
-
 def _reordering(
     xp: Any, conv: Convolution, itemsize: int, back: bool
 ) -> Callable[[Any, Any], None]:
@@ -299,7 +293,9 @@ def _row(type: str) -> None:
             w, bits = (x.view(f"u{x.itemsize}") for x in (operands[W], inner))  # as bits
             if not of_filters:
                 reorder(w, bits)
-            lying = {name: _placed(xp, x) for name, x in operands.items() if name != W}
+            lying = {
+                name: cuda_provider.aligned(xp, x) for name, x in operands.items() if name != W
+            }
             places = {name: x.data.ptr for name, x in lying.items()} | {W: inner.data.ptr}
             address, _held = cuda_provider.workspace(
                 xp, plan.bytes, room[1] if len(room) > 1 else None

@@ -124,11 +124,15 @@ PROVIDERS = {  # provider, the better first -> its module; `absent()` says why i
 ANY = "xp"  # the kind of device of kernels written against the array module `xp`
 
 
-def _load(type: str) -> None:
-    """Import the modules that register kernels of an op, which its row names."""
+FOR_GPUS = ("ptx_", "cublaslt_", "cudnn_")  # beginnings of names of modules of GPU kernels
+
+
+def _load(type: str, kind: str) -> None:
+    """Import the modules that register kernels of an op on a kind of device; its row names them."""
     row = OPS.get(type) or all_ops().get(type)
     for module in row.kernels if row else ():
-        _import_if_there(module)
+        if kind != "cpu" or not module.rpartition(".")[2].startswith(FOR_GPUS):
+            _import_if_there(module)
 
 
 @functools.cache
@@ -258,7 +262,7 @@ def choose_kernel(
 
     A user-defined kernel comes before those of providers.
     """
-    _load(node.type)
+    _load(node.type, kind)
     if are_own([node.type], [kind]):
         return KernelChoice(find_plain_kernel(node.type, kind, xp))
     refused: list[tuple[str, str]] = []
@@ -294,7 +298,7 @@ def _in_float32(row: Kernel) -> Kernel:
 
 def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:
     """The plain kernel of `type` on a device of kind `kind`; with `xp`, else the `xp` kernel."""
-    _load(type)
+    _load(type, kind)
     row = _TABLE.get((type, kind)) or (_TABLE.get((type, ANY)) if xp else None)
     if row is None:
         raise DeviceError(
@@ -307,5 +311,5 @@ def find_plain_kernel(type: str, kind: str, xp: bool = True) -> Kernel:
 def names() -> set[str]:
     """Ops that have a kernel for NumPy."""
     for type in all_ops():
-        _load(type)
+        _load(type, ANY)
     return {type for type, on in _TABLE if on in (ANY, "cpu")}

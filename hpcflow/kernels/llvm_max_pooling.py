@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.codegen import kernel_cache, max_pooling_codegen
+from hpcflow.codegen.max_pooling_codegen import PoolShape
 from hpcflow.codegen.python_call_abi import as_contiguous
 from hpcflow.kernels.kernel_registry import KernelNode, fast
 from hpcflow.kernels.sliding_window_views import Windows
@@ -15,13 +16,22 @@ from hpcflow.kernels.sliding_window_views import Windows
 MAX_WINDOW_ELEMENTS = 25  # elements of a window: the generated code has lines for each
 
 
-def _pool(node: KernelNode) -> max_pooling_codegen.PoolShape:
+def pool_of(node: KernelNode) -> PoolShape:
     """The pooling of x, input 0, to y: the output, or input 1 of a gradient."""
     x, y = node.inputs[0].shape, (*node.inputs, node.outputs[0])[1].shape
-    window, strides = tuple(node.attrs["window"]), tuple(node.attrs["strides"])
-    space, out = tuple(x[1:3]), tuple(y[1:3])
-    before = Windows(node.attrs, space, window, out).before
-    return max_pooling_codegen.PoolShape(x[0], space, x[3], out, window, strides, before)
+    return pool_shape(node.attrs, x, y, node.attrs["window"])
+
+
+def pool_shape(
+    attrs: Mapping[str, Any], x: Sequence[int], y: Sequence[int], window: Sequence[int]
+) -> PoolShape:
+    """The windows that slide over x, an element of y for each; `attrs` say how."""
+    first, sizes = bool(attrs["first"]), tuple(window)
+    space, out = (tuple(shape[2:] if first else shape[1:-1]) for shape in (x, y))
+    strides, dilations = tuple(attrs["strides"]), tuple(attrs["dilations"])
+    before = tuple(Windows(dict(attrs), space, sizes, out).before)
+    channels = x[1] if first else x[-1]
+    return PoolShape(x[0], space, channels, out, sizes, strides, before, dilations, first)
 
 
 def _refuses(node: KernelNode) -> str:
@@ -34,7 +44,7 @@ def _refuses(node: KernelNode) -> str:
         return "its sizes are known only in the step"
     if any(0 in s.shape for s in specs):
         return "it is empty"
-    pool = _pool(node)
+    pool = pool_of(node)
     steps = zip(pool.space, pool.out, pool.window, pool.strides, pool.before, strict=True)
     if any(b >= k or (o - 1) * s - b >= n for n, o, k, s, b in steps):
         return "some of its windows have nothing but padding"
@@ -43,23 +53,23 @@ def _refuses(node: KernelNode) -> str:
 
 @fast("llvm", "MaxPool", "out", on="cpu", refuses=_refuses, exact=True)
 def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    run = kernel_cache.builtin(max_pooling_codegen.largest(_pool(node)))
+    run = kernel_cache.builtin(max_pooling_codegen.largest(pool_of(node)))
     return lambda x, out: run(as_contiguous(x), out)
 
 
 def _refuses_gradient(node: KernelNode) -> str:
     why = _refuses(node)
-    return why or ("" if _pool(node).windows_disjoint else "its windows share elements")
+    return why or ("" if pool_of(node).windows_disjoint else "its windows share elements")
 
 
 @fast("llvm", "MaxPoolGrad", "out", on="cpu", refuses=_refuses_gradient, exact=True)
 def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    run = kernel_cache.builtin(max_pooling_codegen.gradient(_pool(node)))
+    run = kernel_cache.builtin(max_pooling_codegen.gradient(pool_of(node)))
     return lambda x, y, g, out: run(as_contiguous(x), as_contiguous(y), as_contiguous(g), out)
 
 
 @fast("llvm", "MaxPoolReluGrad", "out", on="cpu", refuses=_refuses)
 def _max_pool_relu_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
     bias = node.attrs["bias"]
-    run = kernel_cache.builtin(max_pooling_codegen.gradient(_pool(node), True, bias))
+    run = kernel_cache.builtin(max_pooling_codegen.gradient(pool_of(node), True, bias))
     return lambda x, y, g, *outs: run(as_contiguous(x), as_contiguous(y), as_contiguous(g), *outs)

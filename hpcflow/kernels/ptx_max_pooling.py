@@ -9,24 +9,12 @@ import numpy as np
 
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_pooling_codegen
 from hpcflow.codegen.llvm_builder import storage_type_of, value_type
-from hpcflow.codegen.ptx_pooling_codegen import PoolShape
 from hpcflow.kernels import cuda_provider
 from hpcflow.kernels.kernel_registry import KernelNode, fast
-from hpcflow.kernels.sliding_window_views import Windows
+from hpcflow.kernels.llvm_max_pooling import pool_of
 
 MAX_WINDOW_ELEMENTS = 64  # elements of a window: the generated code has lines for each
 MAX_GRADIENT_ELEMENTS = 25  # for gradients it has lines for each pair
-
-
-def _pool(node: KernelNode) -> PoolShape:
-    """The pooling of x, input 0, to y: the output, or input 1 of a gradient."""
-    x, y = node.inputs[0].shape, (*node.inputs, node.outputs[0])[1].shape
-    attrs, first = node.attrs, bool(node.attrs["first"])
-    space, out = (tuple(shape[2:] if first else shape[1:-1]) for shape in (x, y))
-    window, strides, dilations = (tuple(attrs[k]) for k in ("window", "strides", "dilations"))
-    before = tuple(Windows(attrs, space, window, out).before)
-    channels = x[1] if first else x[-1]
-    return PoolShape(x[0], space, channels, out, window, strides, dilations, before, first)
 
 
 def _refuses(node: KernelNode) -> str:
@@ -57,7 +45,7 @@ def _launcher(xp: Any, node: KernelNode, text: str) -> Callable[..., Any]:
 
 @fast("llvm", "MaxPool", "out", on="gpu", refuses=_refuses, exact=True)
 def _max_pool(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    text = ptx_pooling_codegen.largest(_pool(node), node.outputs[0].dtype)
+    text = ptx_pooling_codegen.largest(pool_of(node), node.outputs[0].dtype)
     return _launcher(xp, node, text)
 
 
@@ -68,5 +56,5 @@ def _refuses_gradient(node: KernelNode) -> str:
 
 @fast("llvm", "MaxPoolGrad", "out", on="gpu", refuses=_refuses_gradient)
 def _max_pool_grad(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    text = ptx_pooling_codegen.gradient(_pool(node), node.outputs[0].dtype)
+    text = ptx_pooling_codegen.gradient(pool_of(node), node.outputs[0].dtype)
     return _launcher(xp, node, text)

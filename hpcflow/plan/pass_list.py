@@ -200,6 +200,7 @@ def _server_traffic(plan: Plan, planning: Planning) -> Plan:
 def _batch_norm_expansion(part: Partition, lowering: Lowering) -> Partition:
     if "gpu" not in lowering.target.kinds:
         return part
+    # only a rank with a GPU needs it
     from hpcflow.lowering.fusion.batch_norm_expansion import expand_batch_norms
 
     return expand_batch_norms(part, lowering.target.exact)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hpcflow.codegen import kernel_cache, ptx_codegen, ptx_compiler, ptx_pooling_codegen
-from hpcflow.codegen.ptx_pooling_codegen import PoolShape
 from hpcflow.graph.dtypes import as_dtype
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
@@ -19,6 +17,7 @@ from hpcflow.kernels.kernel_registry import (
     find_plain_kernel,
     kernel_preferences,
 )
+from hpcflow.kernels.llvm_max_pooling import pool_shape
 from hpcflow.kernels.sliding_window_views import Windows
 from tests.native import emulated
 
@@ -40,7 +39,6 @@ CASES: list[tuple[Any, ...]] = [  # shape, window, strides, dilations, padding
     ((2, 11, 3), (3,), (2,), (2,), "SAME"),
     ((1, 4, 5, 6, 2), (2, 3, 2), (1, 2, 2), (1, 1, 1), "SAME"),
 ]
-DOUBLE = SimpleNamespace(cuda=emulated.cuda, ascontiguousarray=np.ascontiguousarray)
 
 
 def check(case: tuple[Any, ...], first: bool, dtype: str, xp: Any, special: bool = False) -> None:
@@ -69,10 +67,9 @@ def both(type: str, attrs: dict[str, Any], inputs: list[Any], xp: Any) -> list[A
     plain = [np.empty(s.shape, s.dtype) for s in node.outputs]
     find_plain_kernel(type, "cpu").make(np, node)(*inputs, *plain)
     made = [np.full(s.shape, np.nan, s.dtype) for s in node.outputs]
-    real = xp is not DOUBLE
-    given = [xp.asarray(a) if real else a for a in (*inputs, *made)]
+    given = [xp.asarray(a) for a in (*inputs, *made)]
     choice.kernel.make(xp, node)(*given)
-    found = [xp.asnumpy(a) if real else a for a in given[len(inputs) :]]
+    found = [xp.asnumpy(a) for a in given[len(inputs) :]]
     for mine, its in zip(found, plain, strict=True):
         assert np.array_equal(mine.view("u1"), its.view("u1")) or np.array_equal(
             mine.astype("f8"), its.astype("f8"), equal_nan=True
@@ -85,19 +82,19 @@ def both(type: str, attrs: dict[str, Any], inputs: list[Any], xp: Any) -> list[A
 def test_the_largest_and_its_gradient(monkeypatch: Any, case: Any, first: bool) -> None:
     emulated.install(monkeypatch, 32)
     monkeypatch.setattr(ptx_codegen, "BLOCKS", 3)
-    check(case, first, "float32", DOUBLE)
+    check(case, first, "float32", emulated.XP)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_floats(monkeypatch: Any, dtype: str) -> None:
     emulated.install(monkeypatch, 64)
-    check(CASES[5], False, dtype, DOUBLE)
+    check(CASES[5], False, dtype, emulated.XP)
 
 
 @pytest.mark.parametrize("case", [CASES[5], CASES[8]], ids=str)
 def test_nan_and_infinity(monkeypatch: Any, case: Any) -> None:
     emulated.install(monkeypatch, 64)
-    check(case, False, "float32", DOUBLE, special=True)
+    check(case, False, "float32", emulated.XP, special=True)
 
 
 def test_refused_are_integers_large_windows_and_open_sizes(monkeypatch: Any) -> None:
@@ -125,9 +122,7 @@ def test_windows_as_rows(monkeypatch: Any, case: Any) -> None:
     (y,) = lookup_op("MaxPool").infer([spec], {**attrs, "padding": padding, "first": False})
     space, out = shape[1:-1], y.shape[1:-1]
     windows = Windows({**attrs, "padding": padding}, space, window, out)
-    pool = PoolShape(
-        *(shape[0], space, shape[-1], out, window, strides, dilations, windows.before, False)
-    )
+    pool = pool_shape({**attrs, "padding": padding, "first": False}, shape, y.shape, window)
     x = np.random.default_rng(3).standard_normal(shape).astype("f4")
     made = np.full((shape[0], *out, *window, shape[-1]), np.nan, "f4")
     run = kernel_cache.on_gpu(emulated.cuda, ptx_pooling_codegen.rows(pool, "f4"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from tests.runtime.test_gpu import gpus  # noqa: F401
 pytestmark = pytest.mark.skipif(
     bool(ptx_compiler.absent()), reason=f"needs llvmlite: {ptx_compiler.absent()}"
 )
-DOUBLE = SimpleNamespace(cuda=emulated.cuda, ascontiguousarray=np.ascontiguousarray)
 KINDS = ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")
 
 
@@ -38,23 +36,15 @@ def chosen(type: str, attrs: dict[str, Any], inputs: list[Spec]) -> tuple[Any, K
     return choose_kernel(node, "gpu", kernel_preferences("llvm", exact=True)), node
 
 
-def on(xp: Any, array: np.ndarray) -> Any:
-    return array if xp is DOUBLE else xp.asarray(array)
-
-
-def back(xp: Any, array: Any) -> np.ndarray:
-    return array if xp is DOUBLE else xp.asnumpy(array)
-
-
 def gathered(xp: Any, table: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, Any]:
     """The rows, and the object that holds an index outside of the table."""
     specs = [Spec(table.dtype, table.shape), Spec(indices.dtype, indices.shape)]
     choice, node = chosen("Gather", {"axis": 0, "batch_dims": 0}, specs)
     assert choice.kernel.provider == "llvm", choice.refused
-    out = on(xp, np.full((*indices.shape, *table.shape[1:]), 77).astype(table.dtype))
+    out = xp.asarray(np.full((*indices.shape, *table.shape[1:]), 77).astype(table.dtype))
     run = choice.kernel.make(xp, node)
-    run(on(xp, table), on(xp, indices), out)
-    return back(xp, out), run.wrong_index
+    run(xp.asarray(table), xp.asarray(indices), out)
+    return xp.asnumpy(out), run.wrong_index
 
 
 def scattered(
@@ -67,12 +57,12 @@ def scattered(
     node = KernelNode(f"Scatter{kind}", attrs, specs, [])
     choice = choose_kernel(node, "gpu", kernel_preferences("llvm", exact=True))
     assert choice.kernel.provider == "llvm", choice.refused
-    mine, its = on(xp, table.copy()), table.copy()
+    mine, its = xp.asarray(table.copy()), table.copy()
     run = choice.kernel.make(xp, node)
-    run(mine, on(xp, indices), on(xp, updates))
+    run(mine, xp.asarray(indices), xp.asarray(updates))
     if indices.min() >= 0 and indices.max() < len(table):
         find_plain_kernel(f"Scatter{kind}", "cpu").make(np, node)(its, indices, updates)
-    return back(xp, mine), its, run.wrong_index
+    return xp.asnumpy(mine), its, run.wrong_index
 
 
 def check_gather(xp: Any) -> None:
@@ -120,13 +110,13 @@ def check_scatter(xp: Any, kind: str, width: int = 5) -> None:
 def test_gather(monkeypatch: Any) -> None:
     emulated.install(monkeypatch, 16)
     monkeypatch.setattr(ptx_codegen, "BLOCKS", 2)
-    check_gather(DOUBLE)
+    check_gather(emulated.XP)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scatter(monkeypatch: Any, kind: str) -> None:
     emulated.install(monkeypatch, 4)
-    check_scatter(DOUBLE, kind)
+    check_scatter(emulated.XP, kind)
 
 
 @pytest.mark.gpu

@@ -254,6 +254,15 @@ class cuda:
     alloc_pinned_memory = staticmethod(bytearray)
 
 
+XP = types.SimpleNamespace(  # of CuPy what a kernel asks
+    cuda=cuda,
+    empty=lambda shape, kind: np.full(shape, np.nan, kind),
+    asarray=np.asarray,
+    asnumpy=np.asarray,
+    ascontiguousarray=np.ascontiguousarray,
+)
+
+
 @functools.cache
 def gpu(of: Any = cuda) -> Gpu:
     """In place of `ptx.gpu`."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -44,12 +43,7 @@ pytestmark = pytest.mark.skipif(
     bool(ptx_compiler.absent()), reason=f"needs llvmlite: {ptx_compiler.absent()}"
 )
 
-DOUBLE = SimpleNamespace(  # of CuPy what a kernel asks
-    cuda=emulated.cuda,
-    empty=lambda shape, kind: np.full(shape, np.nan, kind),
-    asarray=np.asarray,
-    asnumpy=np.asarray,
-)
+DOUBLE = emulated.XP
 
 
 @pytest.fixture(params=[4, 32, 256])

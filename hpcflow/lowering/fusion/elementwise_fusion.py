@@ -423,7 +423,7 @@ def _connected_groups(part: Partition, names: Sequence[str]) -> Iterator[list[st
     return connected_components(names, values)
 
 
-def sum_in_float32(part: Partition, exact: bool, kinds: Collection[str] = ("cpu",)) -> Partition:
+def sum_in_float32(part: Partition, exact: bool, kinds: Collection[str]) -> Partition:
     """The partition with 16-bit sums over leading axes, on devices of these `kinds`, as float32
     sums and a Cast.
 
