@@ -72,7 +72,7 @@ class _SplitRewriter:
         )
 
     def is_plain(self, node: Node) -> bool:
-        """Whether a node on one of `kinds` has no control edges, static shapes, no fetched output."""
+        """Whether a node on one of `kinds` has static shapes, no control edge and no fetch."""
         refs = [Ref(node.name, i) for i in range(len(node.specs))]
         shapes = [spec.shape for spec in (*node.specs, *map(self.part.spec, node.inputs))]
         if node.control or node.name in self.followed or node.kind not in self.kinds:
