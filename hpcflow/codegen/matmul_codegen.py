@@ -86,7 +86,58 @@ def text(
     return module(head, ranges, writer, computes=True)
 
 
-class _MatmulWriter(BasicBlocks):
+class VectorWriter(BasicBlocks):
+    """Writes vectors of elements of one type in memory."""
+
+    def __init__(
+        self, arrays: Sequence[str], element: str, before: BasicBlocks | None = None
+    ) -> None:
+        super().__init__(arrays, before)
+        self.element = element
+
+    def vector(self, at: LlvmValue, count: int, lanes: int) -> LlvmValue:
+        """`count` elements at an address as a vector; the lanes behind them are undefined."""
+        size, part = BYTES[self.element], f"<{count} x {self.element}>"
+        value = self.add(f"load {part}, ptr {at.text}, align {size}", part)
+        return value if count == lanes else self.lanes_of(value, count, lanes)
+
+    def store_vector(self, value: LlvmValue, at: LlvmValue, count: int) -> None:
+        """Store the first lanes of a vector."""
+        part = self.lanes_of(value, count, count)
+        self.add(f"  store {part.type} {part.text}, ptr {at.text}, align {BYTES[self.element]}")
+
+    def lanes_of(self, value: LlvmValue, count: int, lanes: int) -> LlvmValue:
+        """The first `count` lanes of a vector, in a vector of `lanes`."""
+        which = ", ".join(f"i32 {i if i < count else 'undef'}" for i in range(lanes))
+        return self.shuffled(value, f"<{which}>", lanes)
+
+    def shuffled(self, value: LlvmValue, which: str, lanes: int) -> LlvmValue:
+        """A vector of `lanes` lanes of a vector, numbered by `which`."""
+        return self.add(
+            f"shufflevector {value.type} {value.text}, {value.type} undef, <{lanes} x i32> {which}",
+            f"<{lanes} x {self.element}>",
+        )
+
+    def broadcast(self, at: LlvmValue, lanes: int) -> LlvmValue:
+        """A vector of one element in memory."""
+        return self.spread(self.load(at, self.element), lanes)
+
+    def spread(self, value: LlvmValue, lanes: int) -> LlvmValue:
+        """A vector of one number."""
+        kind = f"<{lanes} x {self.element}>"
+        first = self.add(f"insertelement {kind} undef, {self.element} {value.text}, i32 0", kind)
+        return self.shuffled(first, "zeroinitializer", lanes)
+
+    def multiply_add(self, x: LlvmValue, y: LlvmValue, total: LlvmValue) -> LlvmValue:
+        """x y + total, rounded once."""
+        lanes = x.type.split()[0].lstrip("<")
+        name = f"llvm.fma.v{lanes}f{8 * BYTES[self.element]}"
+        self.declared.add(f"declare {x.type} @{name}({x.type}, {x.type}, {x.type})")
+        operands = ", ".join(f"{v.type} {v.text}" for v in (x, y, total))
+        return self.add(f"call {x.type} @{name}({operands})", x.type)
+
+
+class _MatmulWriter(VectorWriter):
     """Writes the loops; `rows` of the result, and `summed`, the length of the summed axis."""
 
     def __init__(
@@ -98,8 +149,8 @@ class _MatmulWriter(BasicBlocks):
         transpose_b: bool,
         before: BasicBlocks | None = None,
     ) -> None:
-        super().__init__(arrays, before)
-        self.element, self.columns, self.transpose_a = TYPES[dtype], columns, transpose_a
+        super().__init__(arrays, TYPES[dtype], before)
+        self.columns, self.transpose_a = columns, transpose_a
         self.rows, self.summed = self.size(OUT, 0), self.size(A, 0 if transpose_a else 1)
         self.a, self.out = self.data(A), self.data(OUT)
         self.b = self.data(ROOM if transpose_b else B)
@@ -230,46 +281,6 @@ class _MatmulWriter(BasicBlocks):
         """The addresses of the elements behind `bases` by `i` along the summed axis."""
         away = self.binary("mul", i, self.rows) if self.transpose_a else i
         return [self.element_address(base, away, self.element) for base in bases]
-
-    # -- vectors
-
-    def vector(self, at: LlvmValue, count: int, lanes: int) -> LlvmValue:
-        """`count` elements at an address as a vector; the lanes behind them are undefined."""
-        size, part = BYTES[self.element], f"<{count} x {self.element}>"
-        value = self.add(f"load {part}, ptr {at.text}, align {size}", part)
-        return value if count == lanes else self.lanes_of(value, count, lanes)
-
-    def store_vector(self, value: LlvmValue, at: LlvmValue, count: int) -> None:
-        """Store the first lanes of a vector."""
-        part = self.lanes_of(value, count, count)
-        self.add(f"  store {part.type} {part.text}, ptr {at.text}, align {BYTES[self.element]}")
-
-    def lanes_of(self, value: LlvmValue, count: int, lanes: int) -> LlvmValue:
-        """The first `count` lanes of a vector, in a vector of `lanes`."""
-        which = ", ".join(f"i32 {i if i < count else 'undef'}" for i in range(lanes))
-        return self.shuffled(value, f"<{which}>", lanes)
-
-    def shuffled(self, value: LlvmValue, which: str, lanes: int) -> LlvmValue:
-        """A vector of `lanes` lanes of a vector, numbered by `which`."""
-        return self.add(
-            f"shufflevector {value.type} {value.text}, {value.type} undef, <{lanes} x i32> {which}",
-            f"<{lanes} x {self.element}>",
-        )
-
-    def broadcast(self, at: LlvmValue, lanes: int) -> LlvmValue:
-        """A vector of one element."""
-        kind = f"<{lanes} x {self.element}>"
-        value = self.load(at, self.element)
-        first = self.add(f"insertelement {kind} undef, {self.element} {value.text}, i32 0", kind)
-        return self.shuffled(first, "zeroinitializer", lanes)
-
-    def multiply_add(self, x: LlvmValue, y: LlvmValue, total: LlvmValue) -> LlvmValue:
-        """x y + total, rounded once."""
-        lanes = x.type.split()[0].lstrip("<")
-        name = f"llvm.fma.v{lanes}f{8 * BYTES[self.element]}"
-        self.declared.add(f"declare {x.type} @{name}({x.type}, {x.type}, {x.type})")
-        operands = ", ".join(f"{v.type} {v.text}" for v in (x, y, total))
-        return self.add(f"call {x.type} @{name}({operands})", x.type)
 
     def clear(self, first: LlvmValue, count: LlvmValue) -> None:
         """Set rows of the result to 0."""

@@ -12,7 +12,7 @@ from hpcflow.errors import NumericError
 from hpcflow.kernels.cuda_graph_restrictions import CALLS_CUBLAS, CALLS_CUSOLVER
 from hpcflow.kernels.kernel_registry import KernelNode, kernel
 
-BLOCK = 64  # block size of triangular solves; the rest are matrix products
+BLOCK = 32  # rows that a triangular solve computes one by one; the rest are matrix products
 
 
 def call_linalg(function: Callable[..., Any], *args: Any, **more: Any) -> Any:
@@ -69,21 +69,37 @@ def _solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("MatrixTriangularSolve", "out", uncaptured=CALLS_CUBLAS)
 def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    lower, turn = node.attrs["lower"], node.attrs["adjoint"]
+    """By substitution: a general solution exchanges rows, which loses digits of small ones."""
+    turn = node.attrs["adjoint"]
+    down = node.attrs["lower"] != turn
 
     def run(a: Any, b: Any, out: Any) -> None:
         a, b = _joined(xp, adjoint(a) if turn else a, b)
+        refuse_zero_pivots(a)
         n = a.shape[-1]
-        cut = xp.tril if lower != turn else xp.triu
-        blocks = [slice(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
+        blocks = [range(i, min(i + BLOCK, n)) for i in range(0, n, BLOCK)]
         xp.copyto(out, b)
-        for here in blocks if lower != turn else reversed(blocks):
-            solved = slice(None, here.start) if lower != turn else slice(here.stop, None)
+        for block in blocks if down else reversed(blocks):
+            here, solved = slice(block[0], block[-1] + 1), slice(None, block[0])
+            if not down:
+                solved = slice(block[-1] + 1, None)
             out[..., here, :] -= xp.matmul(a[..., here, solved], out[..., solved, :])
-            square = cut(a[..., here, here])
-            out[..., here, :] = call_linalg(xp.linalg.solve, square, out[..., here, :])
+            for i in block if down else reversed(block):
+                before = slice(block[0], i) if down else slice(i + 1, block[-1] + 1)
+                row = slice(i, i + 1)
+                out[..., row, :] -= xp.matmul(a[..., row, before], out[..., before, :])
+                out[..., row, :] /= a[..., row, row]
 
     return run
+
+
+def refuse_zero_pivots(a: Any) -> None:
+    """Check the diagonals of triangular matrices.
+
+    Errors: NumericError if one has a zero.
+    """
+    if not a.diagonal(0, -2, -1).all():
+        raise NumericError("linear algebra failed: Singular matrix")
 
 
 # -- matrix exponential: Pade approximant of order 13 with scaling (N. Higham, SIMAX 26 (2005) 1179)

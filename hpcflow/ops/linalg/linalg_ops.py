@@ -143,7 +143,7 @@ def _cholesky_back(op: Operation, g: Tensor) -> list[Any]:
     half = multiply(matrix_diag_part(middle), 0.5)
     middle = matrix_band_part(matrix_set_diag(middle, half), -1, 0)
     solved = matrix_triangular_solve(factor, middle, adjoint=True)
-    d = adjoint(matrix_triangular_solve(factor, adjoint(solved), adjoint=True))
+    d = matrix_triangular_solve(factor, adjoint(solved), adjoint=True)  # or its adjoint
     return [multiply(add(d, adjoint(d)), 0.5)]
 
 
@@ -164,6 +164,7 @@ def _upper_right(block: Tensor, a: Tensor) -> Tensor:
     return matmul(matmul(concat([unit, none], -1), block), concat([none, unit], -2))
 
 
+_KERNELS = "linalg_kernels kernels.llvm_triangular"
 op(
     "MatrixInverse",
     infer=square_matrix_shape("matrix_inverse"),
@@ -181,6 +182,7 @@ op(
     infer=_solved("matrix_triangular_solve"),
     grad=_solve_back,
     flops=flop_counts.per_matrix(lambda m, n, k: n**2 * k),
+    kernels=_KERNELS,
 )
 op(
     "MatrixDeterminant",
@@ -199,6 +201,7 @@ op(
     infer=square_matrix_shape("cholesky"),
     grad=_cholesky_back,
     flops=flop_counts.per_matrix(lambda m, n, _: n**3 / 3),
+    kernels=_KERNELS,
 )
 op("Expm", infer=square_matrix_shape("expm"), grad=_expm_back)
 

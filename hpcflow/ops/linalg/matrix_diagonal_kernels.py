@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,13 +42,18 @@ def _set_diag(xp: Any, node: KernelNode) -> Callable[..., Any]:
 def _band(xp: Any, node: KernelNode) -> Callable[..., Any]:
     lower, upper = node.attrs["num_lower"], node.attrs["num_upper"]
 
-    def run(x: Any, out: Any) -> None:
-        below = xp.arange(x.shape[-2])[:, None] - xp.arange(x.shape[-1])
-        outside = xp.zeros(below.shape, bool)
+    @functools.lru_cache(1)  # the sizes seldom change
+    def band(rows: int, columns: int) -> Any:
+        below = xp.arange(rows)[:, None] - xp.arange(columns)
+        inside = xp.ones(below.shape, bool)
         if lower >= 0:
-            outside |= below > lower
+            inside &= below <= lower
         if upper >= 0:
-            outside |= -below > upper
-        xp.copyto(out, xp.where(outside, xp.zeros((), x.dtype), x))
+            inside &= -below <= upper
+        return inside
+
+    def run(x: Any, out: Any) -> None:
+        out[...] = 0
+        xp.copyto(out, x, where=band(*x.shape[-2:]))
 
     return run
