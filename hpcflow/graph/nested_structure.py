@@ -1,4 +1,7 @@
-"""Nested structures: flatten and pack lists, tuples, named tuples and dicts."""
+"""Nested structures: flatten and pack lists, tuples, named tuples and dicts.
+
+A TensorShape is one value, as in `tf.nest`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.tensor_shape import TensorShape
 
 
 def flatten_structure(structure: Any) -> list[Any]:
@@ -13,11 +17,15 @@ def flatten_structure(structure: Any) -> list[Any]:
     return list(_leaves(structure))
 
 
+def _has_items(structure: Any) -> bool:
+    return isinstance(structure, (list, tuple)) and not isinstance(structure, TensorShape)
+
+
 def _leaves(structure: Any) -> Iterator[Any]:
     if isinstance(structure, Mapping):
         for key in sorted(structure):
             yield from _leaves(structure[key])
-    elif isinstance(structure, (list, tuple)):
+    elif _has_items(structure):
         for item in structure:
             yield from _leaves(item)
     else:
@@ -37,7 +45,7 @@ def _pack(like: Any, remaining_leaves: Iterator[Any]) -> Any:
     if isinstance(like, Mapping):
         packed_items = {key: _pack(like[key], remaining_leaves) for key in sorted(like)}
         return type(like)((key, packed_items[key]) for key in like)  # type: ignore[call-arg]
-    if isinstance(like, (list, tuple)):
+    if _has_items(like):
         items = [_pack(item, remaining_leaves) for item in like]
         return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
     return next(remaining_leaves)
@@ -60,7 +68,7 @@ def check_same_structure(a: Any, b: Any, label: str) -> None:
 def _structure_outline(structure: Any) -> Any:
     if isinstance(structure, Mapping):
         return {key: _structure_outline(structure[key]) for key in sorted(structure)}
-    if isinstance(structure, (list, tuple)):
+    if _has_items(structure):
         return [_structure_outline(item) for item in structure]
     return "."
 

@@ -150,6 +150,74 @@ def test_raw_rnn_of_outputs_of_any_rank(row: tuple[int, ...], known: bool) -> No
         np.testing.assert_allclose(state[i], sums[-1])
 
 
+@pytest.mark.parametrize("longest", [TIME + 4, -3])
+def test_lengths_outside_of_the_steps_are_cut(longest: int) -> None:
+    """As in TensorFlow: a sequence ends with the inputs, and has no negative length."""
+    lengths = np.array([2, longest, longest])
+    x = hf.placeholder(hf.float64, [BATCH, None, DEPTH])
+    cell = cells()[1]
+    y, last = hf.nn.dynamic_rnn(cell, x, lengths, dtype=hf.float64)
+    cut, end = hf.nn.dynamic_rnn(cell, x, np.clip(lengths, 0, TIME), dtype=hf.float64)
+    (slope,) = hf.gradients([y * y, last], [x])
+    (expected,) = hf.gradients([cut * cut, end], [x])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        found = session.run([y, last, slope, cut, end, expected], {x: X})
+    assert found[0].shape == (BATCH, TIME, UNITS)
+    for a, b in zip(found[:3], found[3:], strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+class Blur(hf.nn.rnn_cell.RNNCell):
+    """A cell of images, whose state is an image and a number: h = conv(x) + h / 2."""
+
+    state_size = (hf.TensorShape([6, 4, 2]), 1)
+    output_size = hf.TensorShape([6, 4, 2])
+
+    def build(self, input_shape: Any) -> None:
+        self.filters = self.add_variable("filters", [3, 3, 3, 2], hf.float64)
+
+    def call(self, inputs: Any, state: Any) -> Any:
+        image, count = state
+        image = hf.nn.conv2d(inputs, self.filters, 1, "SAME") + image / 2.0
+        return image, (image, count + 1.0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("time_major", [True, False])
+def test_images(known: bool, time_major: bool) -> None:
+    """Inputs of rank 5 [batch, time, height, width, channels], against the recurrence by NumPy."""
+    rng = np.random.default_rng(4)
+    images = rng.standard_normal((BATCH, TIME, 6, 4, 3))
+    given = images.swapaxes(0, 1) if time_major else images
+    x = hf.placeholder(hf.float64, given.shape if known else [None, None, 6, 4, 3])
+    cell = Blur()
+    y, (last, count) = hf.nn.dynamic_rnn(cell, x, LENGTHS, dtype=hf.float64, time_major=time_major)
+    assert list(y.shape)[2:] == [6, 4, 2]
+    (slope,) = hf.gradients(hf.reduce_sum(y), [cell.filters])
+    with hf.Session() as session:
+        session.run(hf.global_variables_initializer())
+        found, end, counted, by_filters, filters = session.run(
+            [y, last, count, slope, cell.filters], {x: given}
+        )
+    found = found.swapaxes(0, 1) if time_major else found
+    padded = np.pad(images, [(0, 0), (0, 0), (1, 1), (1, 1), (0, 0)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    pictures = np.einsum("bthwcij,ijco->bthwo", windows, filters)
+    wanted, factor = np.zeros_like(found), np.zeros((BATCH, TIME))
+    for i, n in enumerate(LENGTHS):
+        h = np.zeros((6, 4, 2))
+        for t in range(n):
+            h = pictures[i, t] + h / 2
+            wanted[i, t] = h
+            factor[i, t] = 2 - 0.5 ** (n - t - 1)  # how often it is in the sum of all outputs
+        np.testing.assert_allclose(end[i], h, 1e-12, 1e-12)
+    np.testing.assert_allclose(found, wanted, 1e-12, 1e-12)
+    np.testing.assert_array_equal(counted[:, 0], LENGTHS)
+    expected = np.einsum("bthwcij,bt->ijc", windows, factor)
+    np.testing.assert_allclose(by_filters, np.repeat(expected[..., None], 2, 3), 1e-10, 1e-10)
+
+
 def test_wrong_inputs() -> None:
     cell = cells()[0]
     with pytest.raises(ShapeError, match="rank 3"):

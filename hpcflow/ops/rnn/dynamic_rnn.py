@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import builtins
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpcflow.errors import DTypeError, ShapeError
@@ -17,9 +18,18 @@ from hpcflow.ops.array.rearrange_ops import reverse_sequence
 from hpcflow.ops.array.slice_ops import gather, reverse
 from hpcflow.ops.control_flow.cond_while import while_loop
 from hpcflow.ops.control_flow.tensor_array import TensorArray
-from hpcflow.ops.math.arithmetic_ops import add, cast, less, logical_not, logical_or, subtract
+from hpcflow.ops.math.arithmetic_ops import (
+    add,
+    cast,
+    less,
+    logical_not,
+    logical_or,
+    maximum,
+    minimum,
+    subtract,
+)
 from hpcflow.ops.math.reduction_ops import reduce_all, reduce_max
-from hpcflow.ops.rnn.rnn_cells import RNNCell
+from hpcflow.ops.rnn.rnn_cells import RNNCell, sizes_per_sample
 from hpcflow.ops.rnn.static_rnn import while_alive
 from hpcflow.ops.variables.variable_scope import variable_scope
 
@@ -42,15 +52,18 @@ def dynamic_rnn(
     unchanged. The loop ends with the longest sequence. `initial_state` defaults to zeros of
     `dtype`. `history` and `swap_memory` are those of `while_loop`.
 
-    Shapes: inputs [batch, time, features], with `time_major` [time, batch, features]; outputs the
-            same with the cell's output size. Batch and time may be unknown.
+    Steps behind the last one of `inputs` are left out, whatever `sequence_length` says.
+
+    Shapes: inputs [batch, time, ...], with `time_major` [time, batch, ...], as many sizes behind
+            these as the cell takes (features; height, width, channels); outputs the same with the
+            cell's output size, an int or a TensorShape. Batch and time may be unknown.
     """
     x = _by_time(inputs, time_major)
     samples = None if x.shape is None else x.shape[1]
     with variable_scope("rnn" if scope is None else scope):
         time, batch = _size(x, 0), _size(x, 1)
         lengths = None if sequence_length is None else _lengths(sequence_length)
-        count = time if lengths is None else reduce_max(lengths)
+        count = time if lengths is None else minimum(time, maximum(reduce_max(lengths), 0))
         steps = TensorArray(x.dtype, time).unstack(x)
         state = initial_state
         if state is None:
@@ -61,19 +74,26 @@ def dynamic_rnn(
             swap_memory=swap_memory,
             history=history,
         )
-        pad_steps = subtract(time, count)
 
         def joined(array: TensorArray, size: Any) -> Tensor:
-            full_shape = stack([count, batch, size])  # an empty array does not give it
-            gathered = array.gather(range(count))
-            outputs = reshape(gathered, full_shape)
-            if lengths is not None:
-                outputs = concat([outputs, zeros(stack([pad_steps, batch, size]), x.dtype)], 0)
-            of_cell = samples if gathered.shape is None else gathered.shape[1]
-            outputs.set_shape((None if x.shape is None else x.shape[0], of_cell, size))
-            return outputs if time_major else transpose(outputs, [1, 0, 2])
+            outputs = _joined(array, time, count, [batch, *sizes_per_sample(size)])
+            of_cell = samples if outputs.shape is None else outputs.shape[1]
+            known = (None if x.shape is None else x.shape[0], of_cell, *sizes_per_sample(size))
+            outputs.set_shape(known)
+            return outputs if time_major else _with_axes_exchanged(outputs)
 
         return nested_structure.map_structure(joined, arrays, cell.output_size), state
+
+
+def _joined(array: TensorArray, time: Tensor, count: Tensor, sizes: Sequence[Any]) -> Tensor:
+    """The first `count` elements of `array`, of these sizes, and zeros behind for `time` steps."""
+    gathered = array.gather(range(count))
+    outputs = reshape(gathered, stack([count, *sizes]))  # an empty array does not give its sizes
+    if gathered.shape is not None:
+        outputs.set_shape((None, *gathered.shape[1:]))
+    if count is time:
+        return outputs
+    return concat([outputs, zeros(stack([subtract(time, count), *sizes]), array.dtype)], 0)
 
 
 def _looped(
@@ -100,15 +120,21 @@ def _looped(
 
 
 def _by_time(inputs: Any, time_major: bool) -> Tensor:
-    """The inputs as [time, batch, features]."""
+    """The inputs as [time, batch, ...]."""
     x = convert_to_tensor(inputs)
-    if x.shape is None or len(x.shape) != 3:
+    if x.shape is None or len(x.shape) < 3:
         raise ShapeError(
-            f"dynamic_rnn takes inputs of rank 3, not {shape_text(x.shape)}",
+            f"dynamic_rnn takes inputs of rank 3 or more, not {shape_text(x.shape)}",
             op=x.op.name,
             line=user_line(),
         )
-    return x if time_major else transpose(x, [1, 0, 2])
+    return x if time_major else _with_axes_exchanged(x)
+
+
+def _with_axes_exchanged(x: Tensor) -> Tensor:
+    """The first two axes, of samples and of time, exchanged."""
+    assert x.shape is not None
+    return transpose(x, [1, 0, *[*builtins.range(2, len(x.shape))]])
 
 
 def _size(x: Tensor, axis: int) -> Tensor:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph import nested_structure
 from hpcflow.graph.graph import Tensor, user_line
-from hpcflow.graph.static_shape import as_shape, shape_text
+from hpcflow.graph.static_shape import as_shape, require_known, shape_text
+from hpcflow.graph.tensor_shape import TensorShape
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.array.concat_split_ops import concat, split
 from hpcflow.ops.linalg.matmul_ops import matmul
@@ -35,7 +36,8 @@ class LSTMStateTuple(NamedTuple):
 class RNNCell(Layer):
     """One step of a recurrent network: `output, new_state = cell(inputs, state)`.
 
-    A subclass has `state_size` and `output_size` (an int, or a structure of ints), creates its
+    A subclass has `state_size` and `output_size` (an int or a TensorShape, for one sample, or a
+    structure of these), creates its
     variables with `add_variable` in `build(input_shape)`, and computes in `call(inputs, state)`.
     """
 
@@ -71,8 +73,16 @@ class RNNCell(Layer):
     def zero_state(self, batch_size: Any, dtype: Any) -> Any:
         """A zero state for `batch_size` samples (a number or a scalar tensor)."""
         return nested_structure.map_structure(
-            lambda size: zeros([batch_size, size], dtype), self.state_size
+            lambda size: zeros([batch_size, *sizes_per_sample(size)], dtype), self.state_size
         )
+
+
+def sizes_per_sample(size: Any) -> list[Any]:
+    """The sizes of a sample's state or output: of one axis, or those of a TensorShape.
+
+    Errors: ShapeError if one is not known.
+    """
+    return [*require_known(size.plain)] if isinstance(size, TensorShape) else [size]
 
 
 def _depth(cell: RNNCell, shape: Any) -> int:
