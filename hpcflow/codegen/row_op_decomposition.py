@@ -177,6 +177,34 @@ def _mean(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple
     return (s("RealDiv", s(SUM, x), s.number(s.cols, dtype)),)
 
 
+@expansion("Max")
+def _max(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    return (s(MAX, x),)
+
+
+@expansion("Min")
+def _min(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    return (s("Neg", s(MAX, s("Neg", x))),)
+
+
+@expansion("ExtremeGrad")
+def _extreme_grad(
+    s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], g: int, x: int, y: int
+) -> tuple[int, ...]:
+    mask = s("Cast", s("Equal", x, y), dtype=dtype)
+    count = s("Maximum", s(SUM, mask), s.number(1, dtype))  # 0 only with a NaN
+    return (s("Mul", mask, s("RealDiv", g, count)),)
+
+
+@expansion("LogSumExp")
+def _log_sum_exp(s: StepBuilder, dtype: Any, attrs: Mapping[str, Any], x: int) -> tuple[int, ...]:
+    """About the maximum if that is finite, else about 0: the result is infinite or NaN."""
+    top = s(MAX, x)
+    about = s("Select", s("IsFinite", top), top, s.number(0, dtype))
+    total = s(SUM, s("Exp", s("Sub", x, about)))
+    return (s("Add", s("Log", total), about),)
+
+
 @expansion("SumGrad")
 @expansion("BroadcastTo")
 def _spread(

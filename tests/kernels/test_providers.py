@@ -5,6 +5,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import HpcflowError
+from hpcflow.graph.op_registry import all_ops
 from hpcflow.kernels import kernel_registry
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -108,3 +109,14 @@ def test_a_kernel_of_the_user_comes_before_those_of_providers(monkeypatch):
     a, b = np.ones((80, 200), "f4"), np.ones((200, 180), "f4")
     choice, node = chosen("MatMul", {"transpose_a": False, "transpose_b": False}, [a, b])
     assert choice.kernel is own and (run(choice, node, [a, b]) == 42).all()
+
+
+def test_the_row_of_an_op_names_the_modules_of_its_kernels():
+    """Else the kernel is there only if another op has loaded its module."""
+    rows = all_ops()
+    kernel_registry.names()  # all kernels are imported
+    for (type, on), by_provider in kernel_registry._FAST.items():
+        for provider, kernel in by_provider.items():
+            module = kernel.make.__module__
+            if module.startswith("hpcflow."):
+                assert module in rows[type].kernels, f"{provider} kernel of {type} on {on}"

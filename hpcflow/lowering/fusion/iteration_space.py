@@ -245,17 +245,22 @@ def _rowwise_mapping(node: Node, shapes: list[tuple], outputs: list[tuple]) -> N
         return _reduction_mapping(node, shapes, outputs[0])
     if not x:
         return None
+    if type == "ExtremeGrad":
+        x = shapes[1]
     size, cols = size_of(x), x[-1]
     full = tuple(FULL for _ in shapes)
     if type == "SparseSoftmaxCrossEntropy":
         return NodeMapping(size, (cols,), (FULL, COLUMN), (COLUMN, FULL), {"device": node.kind})
     if type == "SoftmaxCrossEntropy":
         return NodeMapping(size, (cols,), full, (COLUMN, FULL), {}) if shapes[1] == x else None
-    axes = node.attrs["axis"]
-    axes = (axes,) if isinstance(axes, int) else tuple(axes)
-    if sorted(a % len(x) for a in axes) != list(range(len(x) - len(axes), len(x))):
+    axes = [i for i in normalize_axes(node.attrs["axis"], len(x)) if x[i] > 1]
+    if not axes or axes != [i for i, n in enumerate(x) if n > 1][-len(axes) :]:
         return None
-    cols = size_of(x[len(x) - len(axes) :])
+    cols = math.prod(x[i] for i in axes)
+    if node.row.reduction:
+        return NodeMapping(size, (cols,), full, (COLUMN,), {})
+    if type == "ExtremeGrad":
+        return NodeMapping(size, (cols,), (COLUMN, FULL, COLUMN), (FULL,), {})
     if type == "Normalize":
         return NodeMapping(size, (cols,), full, (FULL, COLUMN, COLUMN), {})
     if type == "NormalizeGrad":

@@ -151,7 +151,7 @@ _NO_SECOND_GRADIENT = NoGrad("the gradient of a product is not differentiated ag
 
 op("SumGrad", infer=_spread_rule, grad=_spread_back("Sum"), spreads=True, shape_input=True)
 op("MeanGrad", infer=_spread_rule, grad=_spread_back("Mean"), spreads=True, shape_input=True)
-op("ExtremeGrad", infer=_like_second, grad=_extreme_back)
+op("ExtremeGrad", infer=_like_second, grad=_extreme_back, kernels=_KERNELS)
 op("ProdGrad", infer=_like_second, grad=_NO_SECOND_GRADIENT)
 
 reduce_sum = _reduction(
@@ -167,10 +167,12 @@ reduce_mean = _reduction(
 )
 reduce_prod = _reduction("Prod", "iufc", _prod, "The product over `axis`.", np.prod)
 reduce_max = _reduction(
-    "Max", "iuf", _extreme, "The largest over `axis`; equal ones share the gradient."
+    *("Max", "iuf", _extreme, "The largest over `axis`; equal ones share the gradient."),
+    kernels=_KERNELS,
 )
 reduce_min = _reduction(
-    "Min", "iuf", _extreme, "The smallest over `axis`; equal ones share the gradient."
+    *("Min", "iuf", _extreme, "The smallest over `axis`; equal ones share the gradient."),
+    kernels=_KERNELS,
 )
 reduce_any = _reduction("Any", "b", _LOGIC, "Whether any over `axis` is true.")
 reduce_all = _reduction("All", "b", _LOGIC, "Whether all over `axis` are true.")
@@ -180,6 +182,7 @@ reduce_logsumexp = _reduction(
     _log_sum_exp,
     "`log(sum(exp(x)))` over `axis`, without overflow.",
     flops=flop_counts.per_input(4),
+    kernels=_KERNELS,
 )
 
 
