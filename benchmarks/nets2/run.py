@@ -93,7 +93,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--module", type=pathlib.Path, help="the file of a network, not these")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--unknown-batch", action="store_true", help="JAX knows it nevertheless")
-    parser.add_argument("--without", nargs="+", default=[], choices=PEERS, help="peers left out")
+    parser.add_argument(
+        "--without", action="extend", nargs="+", default=[], choices=PEERS, help="peers left out"
+    )
     parser.add_argument("--file", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--losses", type=pathlib.Path, help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -36,6 +36,7 @@ from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import join_slices
 from hpcflow.platform.rank_logging import say_once
 
+LARGE_TABLE = 1 << 20  # elements of a tensor whose gradient by rows is not made dense in silence
 Gradient = Tensor | IndexedSlices
 
 
@@ -272,13 +273,14 @@ def _add_contributions(t: Tensor, parts: Sequence[Gradient], op: Operation) -> G
 
 
 def _dense(t: Tensor, rows: IndexedSlices, reason: str) -> Tensor:
-    """The gradient of `t` made dense. This is logged, since it may be a large table."""
-    name = t.op.inputs[0].op.name if t.op.type == "ReadVariable" else t.op.name
-    say_once(
-        f"the gradient of {name!r} {shape_text(rows.shape)} (made at {t.op.line}) is sparse; it is "
-        "made "
-        f"dense, since it {reason}"
-    )
+    """The gradient of `t` made dense. This is logged of variables and of large tensors."""
+    is_variable, shape = t.op.type == "ReadVariable", rows.shape
+    if is_variable or not is_known(shape) or size_of(shape) >= LARGE_TABLE:
+        name = t.op.inputs[0].op.name if is_variable else t.op.name
+        say_once(
+            f"the gradient of {name!r} {shape_text(shape)} (made at {t.op.line}) is sparse; it is "
+            f"made dense, since it {reason}"
+        )
     with get_default_graph().beside(rows.op):
         return rows.dense()
 

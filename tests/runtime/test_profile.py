@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import Counter
@@ -143,6 +144,28 @@ def test_a_profile_changes_no_result_and_covers_its_steps_alone(tmp_path):
     check(one, tmp_path)
     assert one["steps"] == 4 and one["trains"] and one["complete"]
     assert all(row["calls"] in (0, 4) for row in one["ops"] if row["kind"] == "kernels")
+
+
+@pytest.mark.parametrize("steps", [5, 9], ids=["the program ends early", "the profile ends"])
+def test_no_garbage_collection_is_charged_to_an_operation(tmp_path, steps):
+    """The events that are recorded would start one, in the middle of any operation."""
+    collects = []
+
+    def looks(x):
+        collects.append(gc.isenabled())
+        return x
+
+    def body():
+        w = hf.Variable(np.ones(3, np.float32))
+        train = w.assign_add(hf.py_func(looks, [hf.ones([3])], hf.float32))
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        for _ in range(steps):
+            session.run(train)
+
+    alone(tmp_path, body)
+    assert collects == [*[True] * 2, *[False] * min(4, steps - 2), *[True] * max(0, steps - 6)]
+    assert gc.isenabled()
 
 
 def test_without_it_nothing_is_written_and_the_generated_code_runs_as_it_is(tmp_path):

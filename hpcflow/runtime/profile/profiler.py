@@ -9,6 +9,7 @@ that ends earlier writes the steps recorded so far.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import threading
 import time
@@ -74,6 +75,7 @@ class Profiler(StepObserver):
         self.is_open = False
         self._writing: threading.Thread | None = None
         self._is_over = False
+        self._is_collecting = True  # False: the garbage collector waits for the end of the window
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
         self._waits: _WindowWaits | None = None  # listens while the window is open
         accelerators = [d for d in context.devices.values() if d.kind != "cpu"]
@@ -129,6 +131,7 @@ class Profiler(StepObserver):
         if self.is_open and window is not None:
             if label == window.label and window.trains == trains:
                 if window.steps < 0:  # warm-up is over: the timed code exists now
+                    self._pause_collection()
                     window.restart(self.clock())
                     return
                 window.count_step()
@@ -142,6 +145,21 @@ class Profiler(StepObserver):
                     ProfileWindow(label, trains, start, offset=time.time_ns() - start)
                 )
 
+    def _pause_collection(self) -> None:
+        """Stop Python's garbage collector until the window closes.
+
+        The events that are recorded would start it, in the middle of any operation.
+        """
+        if gc.isenabled():
+            gc.collect()
+            gc.disable()
+            self._is_collecting = False
+
+    def _resume_collection(self) -> None:
+        if not self._is_collecting:
+            gc.enable()
+            self._is_collecting = True
+
     def _open_window(self, window: ProfileWindow) -> None:
         self._stop_listening()
         self.window, self.is_open = window, True
@@ -153,6 +171,7 @@ class Profiler(StepObserver):
         window = self.window
         assert window is not None
         self.is_open = False
+        self._resume_collection()
         window.end_at(end or time.perf_counter_ns())
         self._stop_listening()
         for each in (window.events, window.waits):
@@ -173,6 +192,7 @@ class Profiler(StepObserver):
         window = self.window
         if self.is_open and window is not None and window.steps < 0:
             self._stop_listening()
+            self._resume_collection()
             self.is_open, self.window, window = False, None, None
         if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
