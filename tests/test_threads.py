@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -154,9 +155,42 @@ def test_one_core_of_many_warns_unless_it_was_asked_for() -> None:
 
 
 def test_numpy_loaded_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no package can change the size of its pool."""
     monkeypatch.setitem(sys.modules, "numpy", json)
+    chosen = set_up_threads(rank(4), CpuCores(64, 64, 64))
+    assert chosen.is_late and chosen.warning is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert "before hpcflow" in (set_up_threads(rank(4), CpuCores(64, 64, 64)).warning or "")
-    assert set_up_threads({}, CpuCores(64, 64, 64)).warning is None  # its own choice is the same
+    chosen = set_up_threads({}, CpuCores(64, 64, 64))
+    assert chosen.warning is None and not chosen.is_late  # its own choice is the same
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="BLAS has one thread anyway")
+def test_the_pool_of_a_numpy_that_was_loaded_first_is_resized() -> None:
+    """Else two ranks of one thread each would compute their products with all cores."""
+    program = """
+import numpy
+import hpcflow as hf
+from threadpoolctl import threadpool_info
+pools = lambda: {p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}
+before = pools()
+x = hf.placeholder("float32", [70, 70])
+hf.Session().run(hf.matmul(x, x), {x: numpy.ones((70, 70), "f4")})
+print(before, pools())
+"""
+    names = ("HPCFLOW_THREADS", CHOSEN, *VARIABLES)
+    environ = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environ, "HPCFLOW_THREADS": "1", "HPCFLOW_KERNELS": "plain"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = done.stdout.strip().split("} {")
+    assert before != "{1" and after == "1}", done.stdout + done.stderr
+    assert "before hpcflow" not in done.stderr
 
 
 def test_slurms_share_bounds_the_cores() -> None:

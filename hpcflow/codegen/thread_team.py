@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from typing import Any
 
@@ -66,9 +67,21 @@ def resize(number: int) -> None:
 
 def beside_blas() -> None:
     """Use one thread for kernels if BLAS computes the matrix products with threads of its own."""
+    _resize_blas_pool()
     if not _is_only:
         _barred.add("BLAS")
         resize(1)
+
+
+@functools.cache
+def _resize_blas_pool() -> None:
+    """Give BLAS the threads of this rank if NumPy was imported before they were chosen."""
+    chosen = cpu_threads.chosen_threads()
+    if chosen.is_late and not _is_only:
+        with contextlib.suppress(ImportError):  # then a warning has said so
+            from threadpoolctl import threadpool_limits
+
+            threadpool_limits(chosen.threads, user_api="blas")
 
 
 def blas_is_single_threaded() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -40,12 +41,16 @@ class CpuCores:
 
 @dataclasses.dataclass(frozen=True)
 class ThreadChoice:
-    """Pool size of this rank, its number of cores, the reason, and a warning."""
+    """Pool size of this rank, its number of cores, the reason, and a warning.
+
+    With `is_late` NumPy was imported before, so that its BLAS pool has another size.
+    """
 
     threads: int
     cores: int
     reason: str
     warning: str | None = None
+    is_late: bool = False
 
 
 def set_up_threads(
@@ -78,10 +83,11 @@ def set_up_threads(
     environ[CHOSEN] = " ".join([str(threads), *chosen])
     if "OMP_WAIT_POLICY" not in environ:
         environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
-    warning = _late_import_warning(threads, cores) or (
-        None if why != "one core" else _narrow_mask_warning(cores, environ)
-    )
-    return ThreadChoice(threads, max(1, cores.mask // cores.siblings), why, warning)
+    is_late = "numpy" in sys.modules and threads != cores.mask
+    warning = _late_import_warning(threads) if is_late else None
+    if warning is None and why == "one core":
+        warning = _narrow_mask_warning(cores, environ)
+    return ThreadChoice(threads, max(1, cores.mask // cores.siblings), why, warning, is_late)
 
 
 @functools.cache
@@ -137,13 +143,14 @@ def _narrow_mask_warning(cores: CpuCores, environ: Mapping[str, str]) -> str | N
     )
 
 
-def _late_import_warning(threads: int, cores: CpuCores) -> str | None:
-    """Warning if numpy was imported before: its pool keeps the default size."""
-    if "numpy" not in sys.modules or threads == cores.mask:
+def _late_import_warning(threads: int) -> str | None:
+    """Warning that the pool of BLAS keeps its size, unless a package can change it."""
+    if importlib.util.find_spec("threadpoolctl") is not None:
         return None
     return (
         f"numpy was imported before hpcflow, so its pool keeps its own size instead of {threads} "
-        "threads: import hpcflow first, or set OMP_NUM_THREADS in the job script"
+        "threads: import hpcflow first, install the package threadpoolctl, or set OMP_NUM_THREADS "
+        "in the job script"
     )
 
 
