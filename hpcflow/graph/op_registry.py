@@ -118,6 +118,7 @@ class OpDef:
     identity: Identity = ""  # its outputs are its first inputs
     view: View = ""  # its outputs are views of its input: all in the same order, or strided
     contiguous_view: bool = False  # a view that is contiguous if its input is
+    keeps: int | None = None  # the input that its object holds: its kernel copies it if not "owned"
     makes_contiguous: bool = False  # its values are C-contiguous arrays, those of numbers
     joins: Joins = ""  # joins its inputs along an axis, present or new
     splits: Splits = ""  # splits its input along an axis, which goes with "unstack"

@@ -23,6 +23,7 @@ from hpcflow.lowering.instructions import (
     Opcode,
     Use,
 )
+from hpcflow.lowering.kept_values import owned_values
 from hpcflow.lowering.segments_between_waits import (
     Segment,
     finished_before,
@@ -164,7 +165,8 @@ class _BufferAssigner:
         self.no_segments = {ref for group in loops for ref in group.scratch}
         self.segment_by_node = segment_by_node(segments)
         self.users = value_consumers(part)
-        self.fetched = set(part.fetches)
+        # values that need memory of their own in every step
+        self.fetched = {*part.fetches, *owned_values(part)}
         self.written_inside = {
             node.name: {n.inputs[i].node for n in nested_nodes({"": node}) for i in n.row.writes}
             for node in part.nodes.values()

@@ -17,12 +17,14 @@ from hpcflow.lowering.fusion.sparse_optimizer_fusion import fuse_sparse_optimize
 from hpcflow.lowering.fusion.sparse_update_operands import fuse_sparse_operands
 from hpcflow.lowering.fusion.split_hoisting import hoist_splits
 from hpcflow.lowering.fusion.strided_matmul_fusion import fuse_strided_products
+from hpcflow.lowering.kept_values import mark_owned_values
 from hpcflow.lowering.lowering_target import LoweringTarget
 from hpcflow.lowering.python_codegen import CODE_PASSES
 from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.algebra.loop_accumulation_hoisting import hoist_loop_sums
 from hpcflow.plan.algebra.matmul_batching import batch_products
+from hpcflow.plan.algebra.outer_products import multiply_outer_products
 from hpcflow.plan.algebra.overlapping_concat_sharing import share_overlapping_concats
 from hpcflow.plan.algebra.reduction_reshaping import reshape_reductions
 from hpcflow.plan.algebra.reshape_hoisting import hoist_reshapes
@@ -428,6 +430,12 @@ PASSES = (
         lambda program, of: share_overlapping_concats(program),
     ),
     _algebra(
+        "outer_products",
+        "BLAS is slow for products over an axis of one element.",
+        "No product of known shapes sums one element, but for gradients of weights.",
+        lambda program, of: multiply_outer_products(program),
+    ),
+    _algebra(
         "reduction_reshaping",
         "A reduction of another shape than its operand's loop needs a loop of its own.",
         "Sums are in front of Reshapes, or by rows first; scalars are not broadcast.",
@@ -615,6 +623,12 @@ PASSES = (
         _elementwise_fusion,
         generates=True,
     ),
+    _fusion(
+        "kept_values",
+        "A loop keeps values of each iteration for its gradient; a copy reads and writes them.",
+        "A tensor list or array keeps a value that has memory of its own as it is.",
+        lambda part, of: mark_owned_values(part, of.target.infos(part), of.owned_feeds),
+    ),
     *CODE_PASSES,
 )
 FUSION = tuple(row for row in PASSES if row.gives is PARTITION)
@@ -739,6 +753,7 @@ class Lowering:
     verify: bool = False
     watch: Watch | None = None
     subject: str = ""
+    owned_feeds: frozenset[str] = frozenset()  # they have memory of their own: loop variables
 
 
 def fused(
@@ -747,10 +762,13 @@ def fused(
     verify: bool = False,
     watch: Watch | None = None,
     subject: str = "",
+    owned_feeds: frozenset[str] = frozenset(),
 ) -> Partition:
     """Return the partition as it runs on `target`: operations of one kernel are one node.
 
     Errors: VerifyError if `verify` is set and a pass lost an effect.
     """
-    fused_part: Partition = through(FUSION, part, Lowering(target, verify, watch, subject))
+    fused_part: Partition = through(
+        FUSION, part, Lowering(target, verify, watch, subject, owned_feeds)
+    )
     return fused_part

@@ -27,6 +27,7 @@ ABOUT = {  # file: ops that it names, and why it is about them
         "sums of products of values that a loop saves in a list",
     ),
     "plan/algebra/matmul_batching.py": ("MatMul", "products that share an operand"),
+    "plan/algebra/outer_products.py": ("MatMul", "products over an axis of one element"),
     "plan/algebra/reduction_reshaping.py": (
         "Add Maximum Mean MeanGrad Minimum Mul RealDiv Reshape Sub Sum SumGrad",
         "sums and means behind a Reshape, and their gradients before arithmetic",
@@ -73,8 +74,8 @@ ABOUT = {  # file: ops that it names, and why it is about them
     ),
     "lowering/fusion/fused_node_label.py": ("Fused", "names the operations in it"),
     "lowering/fusion/iteration_space.py": (
-        "BroadcastTo Mean Normalize NormalizeGrad SoftmaxCrossEntropy SparseSoftmaxCrossEntropy "
-        "SumToShape",
+        "BroadcastTo ExtremeGrad Mean Normalize NormalizeGrad SoftmaxCrossEntropy "
+        "SparseSoftmaxCrossEntropy SumToShape",
         "how each op with a decomposition reads its rows",
     ),
     "lowering/fusion/max_pool_relu_gradient.py": ("MaxPoolGrad ReluGrad Sum", "their fusion"),

@@ -18,6 +18,7 @@ from hpcflow.codegen import elementwise_formulas
 from hpcflow.codegen.fused_loop_ir import (
     COLUMN,
     FULL,
+    ONE,
     ROW,
     AxisShift,
     KernelBody,
@@ -66,10 +67,11 @@ MAX_KERNEL_OPS = 400  # operations of one kernel: compiling more takes long
 UNFUSED_OPS = frozenset({*elementwise_formulas.LONG, *elementwise_formulas.CLOSE, *EXPANSIONS}) - {
     "Pow"
 }
-MANY_ELEMENTS = 1 << 12  # elements from which on passes over memory cost more than a call
+MANY_ELEMENTS = 1 << 11  # elements from which on passes over memory cost more than a call
 MAX_WINDOW_RATIO = 4  # a window of at least 1/4 of its array is read in place; the array stays live
 MAX_PIECES = 9  # of a row whose columns are shifted: each is a loop of its own in a kernel
 SHORTEST = 16  # elements of a row of a window that is read in place
+SMALL_BYTES = 1 << 12  # a value that is computed early, and so is kept for longer
 LARGE_ELEMENTS = (
     1 << 15
 )  # elements: with several threads any operation is faster alone from here on
@@ -101,7 +103,7 @@ def fuse_elementwise(
     orders: list[list[str]] = []
     for segment in segments:
         items = SegmentItems(part, IterationSpace.intersect)
-        for name in segment.nodes:
+        for name in _small_values_first(part, segment.nodes):
             finder.put(items, part.nodes[name])
         order: list[str] = []
         groups = [group for item in items.items for group in finder.groups(item)]
@@ -119,6 +121,23 @@ def fuse_elementwise(
     names = topological_order(part.nodes, position.__getitem__, inside)
     part = dataclasses.replace(part, nodes={name: part.nodes[name] for name in names})
     return drop_unused_views(part, had)
+
+
+def _small_values_first(part: Partition, names: Sequence[str]) -> list[str]:
+    """The nodes of a segment, those that compute small values of nothing else in it first.
+
+    So the mask of a loop's iteration, which the loop computes behind its products, is known to the
+    kernel that computes with their results.
+    """
+    inside, first = set(names), dict[str, None]()
+    for name in names:
+        node = part.nodes[name]
+        cheap = node.row.pure and (node.row.elementwise or node.row.view)
+        small = all(spec.sized and spec.nbytes <= SMALL_BYTES for spec in node.specs)
+        known = all(b in first or b not in inside for b in node.before())
+        if known and (node.row.source or (cheap and small)):
+            first[name] = None
+    return [*first, *(name for name in names if name not in first)]
 
 
 class _FusionFinder:
@@ -221,8 +240,10 @@ class _FusionFinder:
             return True
         if any(is_half(s.dtype) for s in (*map(self.part.spec, first.inputs), *first.specs)):
             return True  # NumPy's loops of these numbers are slow
-        if first.row.elementwise and len(first.inputs) > 2 and size >= MANY_ELEMENTS:
-            return True  # NumPy makes a pass for each further operand
+        if first.row.elementwise and size >= MANY_ELEMENTS:
+            broadcasts = not {FULL, ONE}.issuperset(self.assigned[names[0]].inputs)
+            if broadcasts or len(first.inputs) > 2 or self.info(first).form != "ufunc":
+                return True  # NumPy is slow for short rows, or makes several passes
         if sums and self.assigned[names[0]].cols == (size,):
             return True  # a full sum of few elements, as a loss: ten times faster than NumPy
         if any(

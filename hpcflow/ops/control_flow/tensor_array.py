@@ -188,6 +188,7 @@ op(
     infer=_array("TensorArrayWrite", (0,), None, added=_written),
     grad=_write_back,
     stateful=True,
+    keeps=2,
 )
 op("TensorArrayRead", infer=_read, grad=_read_back, stateful=True)
 op("TensorArraySize", infer=lambda i, a: [Spec(int32, ())], grad=_INTEGERS, stateful=True)

@@ -136,10 +136,11 @@ def _new(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
 @kernel("TensorArrayWrite", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _write(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    """Store a copy: the value's buffer is reused in the next iteration."""
+    """Store a copy if the value's buffer is reused in the next iteration."""
+    keep = xp.asarray if node.attrs.get("owned") else xp.array
 
     def run(array: ArrayElements, index: Any, value: Any) -> ArrayElements:
-        array.put(index, xp.array(value))
+        array.put(index, keep(value))
         return array
 
     return run

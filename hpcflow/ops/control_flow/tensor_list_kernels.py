@@ -28,11 +28,13 @@ def _copied(elements: list[Any]) -> list[Any]:
 
 @kernel("ListPush", "new", moves=True, uncaptured=STATE_ON_HOST)
 def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
-    """Store a C-contiguous copy: the value's buffer is reused in the next iteration."""
+    """Store a C-contiguous array: a copy if the value's buffer is reused in the next iteration."""
     if node.inputs[1].dtype in OPAQUE:
         keep: Callable[[Any], Any] = lambda value: value  # noqa: E731 - a list in a list
     elif node.attrs["host"] and xp is not np:
         keep = xp.asnumpy
+    elif node.attrs.get("owned"):
+        return _push_owned
     else:  # the method takes half the time of the function, which makes arrays of other values
         array = xp.ndarray
         keep = lambda value: (  # noqa: E731
@@ -44,6 +46,13 @@ def _push(xp: Any, node: KernelNode) -> Callable[..., Any]:
         return elements
 
     return run
+
+
+def _push_owned(elements: list[Any], value: Any) -> list[Any]:
+    """The value is in memory of its own: that of an array needs no copy."""
+    is_array = isinstance(value, np.ndarray) and value.flags.c_contiguous
+    elements.append(value if is_array else np.array(value, order="C"))
+    return elements
 
 
 @kernel("ListPop", "new", moves=True, uncaptured=STATE_ON_HOST)

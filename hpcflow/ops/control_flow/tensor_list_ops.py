@@ -73,7 +73,7 @@ def _rows(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 op("ListCopy", infer=_copy, grad=_HISTORY, stateful=True)  # and copies of the lists in it
 op("ListEmpty", infer=_empty, grad=_HISTORY, stateful=True)
-op("ListPush", infer=_push, grad=_HISTORY, stateful=True)
+op("ListPush", infer=_push, grad=_HISTORY, stateful=True, keeps=1)
 op("ListPop", infer=_pop, grad=_HISTORY, stateful=True, makes_contiguous=True)
 op("ListRows", infer=_rows, grad=_HISTORY, stateful=True)  # of every `of`-th element from `first`
 

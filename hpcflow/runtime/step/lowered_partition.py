@@ -33,7 +33,7 @@ def lower_partition(
     """
     target, writes, subject = target_of(devices), None, subject or part.task
     if not settings.one_by_one:
-        part = fused(part, target, settings.verify_passes, watch, subject)
+        part = fused(part, target, settings.verify_passes, watch, subject, owned_feeds)
         writes = target.writer()
     seconds = (
         cost_model.predicted_seconds_in(part) if inside or _has_messages(part) else _zero_seconds

@@ -17,6 +17,7 @@ from hpcflow.errors import HpcflowError, KernelError, NumericError
 from hpcflow.graph.static_shape import Spec, require_known
 from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.lowering.instructions import Binding, BindingKind, BufferView
+from hpcflow.lowering.kept_values import owned_values
 from hpcflow.lowering.kernel_metadata import GeneratedCode, KernelInfo, LoweredPartition
 from hpcflow.monitoring.stack_dump import OPS
 from hpcflow.plan.cost.memory_estimate import (
@@ -156,6 +157,11 @@ class CompiledPartition:
         return nbytes
 
     @functools.cached_property
+    def kept(self) -> frozenset[Ref]:
+        """The values that only tensor lists and arrays keep, without a copy."""
+        return frozenset(owned_values(self.part)).difference(self.part.fetches)
+
+    @functools.cached_property
     def memory(self) -> MemoryEstimate:
         """The predicted memory of one step."""
         insides = (c.memory for parts in self.frames.values() for c in parts.values())
@@ -206,7 +212,10 @@ class CompiledPartition:
             return device.copied
         if binding.kind == BindingKind.ALLOCATOR:
             spec = node.specs[binding.position]
-            return lambda: device.allocate(require_known(spec.shape), spec.dtype)
+            shape, dtype = require_known(spec.shape), spec.dtype
+            if Ref(node.name, binding.position) in self.kept:
+                return device.row_allocator(shape, dtype)
+            return lambda: device.allocate(shape, dtype)
         source = self.device(self.part.nodes[node.inputs[0].node])  # DEVICE_COPY
 
         def copied(array: DeviceArray) -> DeviceArray:
