@@ -157,12 +157,14 @@ def _unpack_back(op: Operation, *grads: Tensor | None) -> list[Tensor]:
     return [stack(parts, op.attrs["axis"])]
 
 
+_KERNELS = "concat_split_kernels kernels.llvm_concat_split"
 op(
     "Concat",
     infer=_concat,
     grad=_concat_back,
     joins="concat",
     work="move",
+    kernels=_KERNELS,
 )
 op(
     "Split",
@@ -171,6 +173,7 @@ op(
     view="strided",
     splits="split",
     work="move",
+    kernels=_KERNELS,
 )
 op(
     "Pack",
@@ -178,6 +181,7 @@ op(
     grad=_pack_back,
     joins="stack",
     work="move",
+    kernels=_KERNELS,
 )
 op(
     "Unpack",
@@ -186,6 +190,7 @@ op(
     view="strided",
     splits="unstack",
     work="move",
+    kernels=_KERNELS,
 )
 
 
