@@ -274,9 +274,10 @@ def _add_contributions(t: Tensor, parts: Sequence[Gradient], op: Operation) -> G
 
 def _dense(t: Tensor, rows: IndexedSlices, reason: str) -> Tensor:
     """The gradient of `t` made dense. This is logged of variables and of large tensors."""
-    is_variable, shape = t.op.type == "ReadVariable", rows.shape
-    if is_variable or not is_known(shape) or size_of(shape) >= LARGE_TABLE:
-        name = t.op.inputs[0].op.name if is_variable else t.op.name
+    is_read, shape = t.op.type == "ReadVariable", rows.shape
+    large = not is_known(shape) or size_of(shape) >= LARGE_TABLE
+    if is_read or t.dtype == resource or large:
+        name = t.op.inputs[0].op.name if is_read else t.op.name
         say_once(
             f"the gradient of {name!r} {shape_text(shape)} (made at {t.op.line}) is sparse; it is "
             f"made dense, since it {reason}"

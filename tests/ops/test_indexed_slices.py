@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.autodiff import gradients
 from hpcflow.errors import DTypeError, FeedError, GraphError, ShapeError
 from hpcflow.platform import rank_logging
 
@@ -94,13 +95,17 @@ def test_rows_and_dense_gradients_are_added_and_it_is_said(lines: list[str]) -> 
     assert "'table'" in line and "dense" in line and "test_indexed_slices.py" in line
 
 
-def test_what_cannot_use_rows_gets_a_dense_gradient_and_it_is_said(lines: list[str]) -> None:
+@pytest.mark.parametrize("large", [True, False])
+def test_what_cannot_use_rows_gets_a_dense_gradient_and_it_is_said_of_large_ones(
+    large: bool, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "LARGE_TABLE", 12 if large else 13)
     v = table()
     (g,) = hf.gradients(hf.gather(v * 2.0, [3]), [v])
     assert isinstance(g, hf.Tensor)
     np.testing.assert_array_equal(values(g)[0][3], [2, 2, 2])
-    (line,) = lines
-    assert "Mul" in line and "test_indexed_slices.py" in line
+    assert len(lines) == large
+    assert all("Mul" in line and "test_indexed_slices.py" in line for line in lines)
 
 
 def test_conversion_to_a_tensor_is_said(lines: list[str]) -> None:
