@@ -23,6 +23,7 @@ from hpcflow.lowering.python_codegen import CODE_PASSES
 from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.lowering.weight_packing import pack_weights
 from hpcflow.plan.algebra.loop_accumulation_hoisting import hoist_loop_sums
+from hpcflow.plan.algebra.loop_invariant_hoisting import hoist_loop_invariants
 from hpcflow.plan.algebra.matmul_batching import batch_products
 from hpcflow.plan.algebra.outer_products import multiply_outer_products
 from hpcflow.plan.algebra.overlapping_concat_sharing import share_overlapping_concats
@@ -459,6 +460,14 @@ PASSES = (
         "What these passes say of the program also holds of the bodies.",
         _bodies,
         in_bodies=True,
+    ),
+    Pass(
+        *("loop_invariant_hoisting", "bodies", PROGRAM, PROGRAM),
+        "A loop computes the same of its captured values in each iteration.",
+        "Products, reductions and small results of captured values are in front of the loop.",
+        lambda program, of: hoist_loop_invariants(program),
+        ONE_TASK,
+        lambda of: of.rewrites,
     ),
     Pass(
         *("loop_accumulation_hoisting", "bodies", PROGRAM, PROGRAM),

@@ -56,7 +56,7 @@ def sink_constants(program: Program) -> Program:
             for key, body in nested_programs(node):
                 constants = {}
                 for feed, slot in zip(body.feeds, node.attrs[f"{key}_feeds"], strict=True):
-                    outer = _captured_value(node, slot)
+                    outer = captured_value(node, slot)
                     source = None if outer is None else program.nodes[outer.node]
                     if source is None or source.control:
                         continue
@@ -138,11 +138,11 @@ def _drop_reads(frame: Node, changes: _VariableChanges, front: dict[str, Node]) 
                     front[variable], front[node.name] = body.nodes[variable], node
                     moved[node.name] = node
         if moved:
-            frame = _with_captures(frame, key, moved)
+            frame = with_captures(frame, key, moved)
     return frame
 
 
-def _with_captures(frame: Node, key: str, moved: dict[str, Node]) -> Node:
+def with_captures(frame: Node, key: str, moved: dict[str, Node]) -> Node:
     """Return the loop or branch with captures in place of the named nodes of its body."""
     body = frame.attrs[key]
     inputs, slots = list(frame.inputs), list(frame.attrs[f"{key}_feeds"])
@@ -167,7 +167,7 @@ def _capture_offset(frame: Node) -> int:
     return -frame.attrs["empty"] if frame.row.control_flow == "loop" else 1
 
 
-def _captured_value(frame: Node, slot: int) -> Ref | None:
+def captured_value(frame: Node, slot: int) -> Ref | None:
     """Return the captured value that is fed as this slot; None for a loop variable."""
     if frame.row.control_flow == "loop" and slot < len(frame.attrs["made"]):
         return None
