@@ -119,6 +119,7 @@ class OpDef:
     view: View = ""  # its outputs are views of its input: all in the same order, or strided
     contiguous_view: bool = False  # a view that is contiguous if its input is
     keeps: int | None = None  # the input that its object holds: its kernel copies it if not "owned"
+    lends: bool = False  # its value is one that an object holds: a fetched one is copied
     makes_contiguous: bool = False  # its values are C-contiguous arrays, those of numbers
     joins: Joins = ""  # joins its inputs along an axis, present or new
     splits: Splits = ""  # splits its input along an axis, which goes with "unstack"

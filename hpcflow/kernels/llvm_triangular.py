@@ -5,6 +5,7 @@ OpenBLAS reaches a fifth of the peak for a few hundred rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -42,12 +43,12 @@ def _triangular_solve(xp: Any, node: KernelNode) -> Callable[..., Any]:
 
     def run(a: Any, b: Any, out: Any) -> None:
         refuse_zero_pivots(a)
-        n, columns = out.shape[-2:]
-        a = np.broadcast_to(a, (*out.shape[:-2], n, n)) if a.ndim > 2 else a[None]
+        *lead, n, columns = out.shape
+        a = np.broadcast_to(a, (*lead, n, n)) if a.ndim > 2 else a[None]
         out[...] = b
-        solution = out.reshape(-1, n, columns)
-        matrices = _rows_contiguous(a).reshape(-1, n, n)
-        solve(np.broadcast_to(matrices, (len(solution), n, n)), solution)
+        count = math.prod(lead)
+        matrices = _rows_contiguous(a).reshape(math.prod(a.shape[:-2]), n, n)
+        solve(np.broadcast_to(matrices, (count, n, n)), out.reshape(count, n, columns))
 
     return run
 
@@ -71,16 +72,18 @@ def _cholesky(xp: Any, node: KernelNode) -> Callable[..., Any]:
             solve(upper[None, here, here], upper[None, here, behind])
 
     def run(a: Any, out: Any) -> None:
-        n = a.shape[-1]
-        uppers = a.reshape(-1, n, n).swapaxes(1, 2).copy()
+        *lead, n, _ = a.shape
+        given = a.reshape(math.prod(lead), n, n)
+        uppers = given.swapaxes(1, 2).copy()
         if n <= BLOCK:
             factor(uppers)
         else:
             for upper in uppers:
                 factor_blocks(upper)
-        if not (uppers.diagonal(axis1=1, axis2=2) > 0).all():
-            raise NumericError("linear algebra failed: Matrix is not positive definite")
-        lowers = out.reshape(-1, n, n)
+        for wrong in np.flatnonzero(~(uppers.diagonal(axis1=1, axis2=2) > 0).all(1)):
+            if np.isfinite(np.tril(given[wrong])).all():  # as NumPy, which factors NaN to NaN
+                raise NumericError("linear algebra failed: Matrix is not positive definite")
+        lowers = out.reshape(given.shape)
         lowers[...] = 0
         for begin in range(0, n, BLOCK):
             here = slice(begin, begin + BLOCK)

@@ -2,7 +2,7 @@
 
 A buffer of the arena is overwritten in the next iteration of a loop, so a kernel that keeps a value
 copies it. A value that a kernel computes can have fresh memory instead, as fetched values have. A
-loop variable is in memory of its own anyway.
+loop variable is in memory of its own anyway: a loop copies what its variables begin with.
 """
 
 from __future__ import annotations

@@ -87,6 +87,19 @@ def test_batches_are_broadcast(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> 
     np.testing.assert_allclose(found, wanted, rtol=1e-11)
 
 
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [((0, 0), (0, 3)), ((2, 0, 0), (2, 0, 3)), ((3, 3), (3, 0)), ((0, 3, 3), (0, 3, 2))],
+    ids=str,
+)
+def test_nothing_is_solved_to_nothing(of_a: tuple[int, ...], of_b: tuple[int, ...]) -> None:
+    a, b = np.ones(of_a), np.ones(of_b)
+    assert solved(a, b, True, False).shape == of_b
+    choice, node = chosen("Cholesky", {}, [a * 0])
+    if not a.size:
+        assert run(choice, node, [a]).shape == of_a
+
+
 def test_rows_apart_and_columns_apart_are_read_as_they_are() -> None:
     rng = np.random.default_rng(8)
     a, b = triangle(rng, (20, 20), True), rng.standard_normal((20, 6))
@@ -119,7 +132,19 @@ def test_cholesky_factors_of_any_sizes(dtype: str, registers: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [4, 40, 300])
-@pytest.mark.parametrize("value", [-1.0, 0.0, np.nan], ids=str)
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+def test_the_factor_of_what_is_not_finite_is_not_finite(n: int, value: float) -> None:
+    """As NumPy's; other matrices of the batch are factored."""
+    a = np.stack([np.eye(n), 4 * np.eye(n)])
+    a[0, n - 2, n - 2] = value
+    choice, node = chosen("Cholesky", {}, [a])
+    factor = run(choice, node, [a])
+    assert not np.isfinite(factor[0, n - 2, n - 2])
+    np.testing.assert_array_equal(factor[1], 2 * np.eye(n))
+
+
+@pytest.mark.parametrize("n", [4, 40, 300])
+@pytest.mark.parametrize("value", [-1.0, 0.0], ids=str)
 def test_a_matrix_that_is_not_positive_definite_is_an_error(n: int, value: float) -> None:
     a = np.eye(n)
     a[n - 2, n - 2] = value

@@ -128,6 +128,25 @@ def test_a_value_that_a_user_also_fetches_is_his() -> None:
     np.testing.assert_allclose(again, recurrence(x, w), 1e-12, 1e-12)
 
 
+def test_fetched_elements_of_arrays_are_copies() -> None:
+    """Else a user who changes one result changes another."""
+    with hf.Graph().as_default(), hf.Session() as session:
+        a = hf.placeholder("float64", [3, 4])
+        x = hf.tanh(a)
+        array = hf.TensorArray("float64", 2).write(0, x)
+        fetched = [x, array.read(0), array.read(hf.constant(0) + 0)]
+
+        def step(t: Any, h: Any, kept: Any) -> Any:
+            h = hf.tanh(h + 1.0)
+            return t + 1, h, kept.write(t, h)
+
+        begin = [hf.constant(0), a, hf.TensorArray("float64", 3)]
+        _, h, kept = hf.while_loop(lambda t, *_: t < 3, step, begin)
+        found = session.run([*fetched, h, kept.read(2)], {a: np.ones((3, 4))})
+    for i, one in enumerate(found):
+        assert not any(np.shares_memory(one, other) for other in found[i + 1 :])
+
+
 def test_rows_of_a_larger_array_are_allocated() -> None:
     """Each is free memory; large arrays and scalars are allocated one by one."""
     device = Device()

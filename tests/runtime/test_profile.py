@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hpcflow as hf
-from hpcflow.errors import KernelError
+from hpcflow.errors import KernelError, NumericError
 from hpcflow.kernels.roofline_peaks import RooflinePeaks
 from hpcflow.lowering import update_tiling
 from hpcflow.runtime.job.job_membership import use_context
@@ -158,14 +158,19 @@ def test_no_garbage_collection_is_charged_to_an_operation(tmp_path, steps):
     def body():
         w = hf.Variable(np.ones(3, np.float32))
         train = w.assign_add(hf.py_func(looks, [hf.ones([3])], hf.float32))
+        fails = w.assign_add(hf.py_func(looks, [hf.cholesky(-hf.ones([3, 3]))[0]], hf.float32))
         session = hf.Session()
         session.run(hf.global_variables_initializer())
         for _ in range(steps):
             session.run(train)
+            assert gc.isenabled()
+        with pytest.raises(NumericError):
+            session.run(fails)
+        assert gc.isenabled()
 
     alone(tmp_path, body)
-    assert collects == [*[True] * 2, *[False] * min(4, steps - 2), *[True] * max(0, steps - 6)]
-    assert gc.isenabled()
+    timed = min(5, steps - 1)  # four, and the one before, which makes their code
+    assert collects == [True, *[False] * timed, *[True] * (steps - 1 - timed)]
 
 
 def test_without_it_nothing_is_written_and_the_generated_code_runs_as_it_is(tmp_path):

@@ -190,7 +190,7 @@ op(
     stateful=True,
     keeps=2,
 )
-op("TensorArrayRead", infer=_read, grad=_read_back, stateful=True)
+op("TensorArrayRead", infer=_read, grad=_read_back, stateful=True, lends=True)
 op("TensorArraySize", infer=lambda i, a: [Spec(int32, ())], grad=_INTEGERS, stateful=True)
 op("TensorArrayStack", infer=_stack, grad=_stack_back, stateful=True)
 op(

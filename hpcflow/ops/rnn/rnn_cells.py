@@ -37,8 +37,8 @@ class RNNCell(Layer):
     """One step of a recurrent network: `output, new_state = cell(inputs, state)`.
 
     A subclass has `state_size` and `output_size` (an int or a TensorShape, for one sample, or a
-    structure of these), creates its
-    variables with `add_variable` in `build(input_shape)`, and computes in `call(inputs, state)`.
+    structure of these), creates its variables with `add_variable` in `build(input_shape)`, and
+    computes in `call(inputs, state)`.
     """
 
     def __init__(

@@ -168,7 +168,8 @@ class Device:
     def row_allocator(self, shape: tuple[int, ...], dtype: np.dtype) -> Callable[[], DeviceArray]:
         """A function that allocates arrays of one shape, small ones as rows of a larger array.
 
-        That takes a third of the time of `allocate`. A row keeps the larger array in memory.
+        That takes a third of the time of `allocate`. A row keeps the larger array in memory, and is
+        aligned as its size allows.
         """
         rows = min(MAX_ROWS, MAX_ROWS_BYTES // max(1, math.prod(shape) * dtype.itemsize))
         if rows < 2 or not shape:

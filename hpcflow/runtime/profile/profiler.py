@@ -8,12 +8,13 @@ that ends earlier writes the steps recorded so far.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,6 @@ class Profiler(StepObserver):
         self.is_open = False
         self._writing: threading.Thread | None = None
         self._is_over = False
-        self._is_collecting = True  # False: the garbage collector waits for the end of the window
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
         self._waits: _WindowWaits | None = None  # listens while the window is open
         accelerators = [d for d in context.devices.values() if d.kind != "cpu"]
@@ -131,7 +131,6 @@ class Profiler(StepObserver):
         if self.is_open and window is not None:
             if label == window.label and window.trains == trains:
                 if window.steps < 0:  # warm-up is over: the timed code exists now
-                    self._pause_collection()
                     window.restart(self.clock())
                     return
                 window.count_step()
@@ -145,21 +144,6 @@ class Profiler(StepObserver):
                     ProfileWindow(label, trains, start, offset=time.time_ns() - start)
                 )
 
-    def _pause_collection(self) -> None:
-        """Stop Python's garbage collector until the window closes.
-
-        The events that are recorded would start it, in the middle of any operation.
-        """
-        if gc.isenabled():
-            gc.collect()
-            gc.disable()
-            self._is_collecting = False
-
-    def _resume_collection(self) -> None:
-        if not self._is_collecting:
-            gc.enable()
-            self._is_collecting = True
-
     def _open_window(self, window: ProfileWindow) -> None:
         self._stop_listening()
         self.window, self.is_open = window, True
@@ -171,7 +155,6 @@ class Profiler(StepObserver):
         window = self.window
         assert window is not None
         self.is_open = False
-        self._resume_collection()
         window.end_at(end or time.perf_counter_ns())
         self._stop_listening()
         for each in (window.events, window.waits):
@@ -192,7 +175,6 @@ class Profiler(StepObserver):
         window = self.window
         if self.is_open and window is not None and window.steps < 0:
             self._stop_listening()
-            self._resume_collection()
             self.is_open, self.window, window = False, None, None
         if window is None and self.context.is_chief and not self._is_over:
             logger.warning(
@@ -293,6 +275,21 @@ def _timed_partition(
     return make, first_places
 
 
+@contextlib.contextmanager
+def _collection_paused() -> Iterator[None]:
+    """Inside, Python's garbage collector does not run.
+
+    The events that are recorded would start it, in the middle of any operation.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 class _SwitchableCode(StepObserver):
     """The plain and the timed code of an instance; each step runs one of them."""
 
@@ -342,7 +339,8 @@ class _SwitchableCode(StepObserver):
         clock = self.profile.clock
         start = clock()
         self.step_start = self.step_start or start
-        value = self.timed[0][index](*feeds)
+        with _collection_paused() if self.top else contextlib.nullcontext():
+            value = self.timed[0][index](*feeds)
         if index in self.instance.code.tiled:
             return self._tiles(window, index, value)
         end = clock()

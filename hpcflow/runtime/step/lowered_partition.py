@@ -27,9 +27,9 @@ def lower_partition(
 ) -> LoweredPartition:
     """The code of a partition and of its loops and branches, for the devices of its task.
 
-    Feeds in `owned_feeds` are not copied when they are results. With `check_numerics` or poisoned
-    values
-    (`one_by_one`) no operations are fused. `watch` is called after each pass.
+    Feeds in `owned_feeds` are in memory of their own: results and kept values are no copies of
+    them. With `check_numerics` or poisoned values (`one_by_one`) no operations are fused. `watch`
+    is called after each pass.
     """
     target, writes, subject = target_of(devices), None, subject or part.task
     if not settings.one_by_one:

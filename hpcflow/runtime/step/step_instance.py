@@ -158,7 +158,7 @@ class CompiledPartition:
 
     @functools.cached_property
     def kept(self) -> frozenset[Ref]:
-        """The values that only tensor lists and arrays keep, without a copy."""
+        """The values that tensor lists and arrays keep without a copy, and nobody fetches."""
         return frozenset(owned_values(self.part)).difference(self.part.fetches)
 
     @functools.cached_property
