@@ -36,7 +36,7 @@ from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.row_list_ops import join_slices
 from hpcflow.platform.rank_logging import say_once
 
-LARGE_TABLE = 1 << 20  # elements of a tensor whose gradient by rows is not made dense in silence
+LARGE_TABLE = 1 << 20  # elements: making sparse gradients of larger tensors dense is logged
 Gradient = Tensor | IndexedSlices
 
 

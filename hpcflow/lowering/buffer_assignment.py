@@ -165,8 +165,8 @@ class _BufferAssigner:
         self.no_segments = {ref for group in loops for ref in group.scratch}
         self.segment_by_node = segment_by_node(segments)
         self.users = value_consumers(part)
-        # values that need memory of their own in every step
-        self.fetched = {*part.fetches, *owned_values(part)}
+        # allocated in every step, for the caller or for a tensor list or array
+        self.lasting = {*part.fetches, *owned_values(part)}
         self.written_inside = {
             node.name: {n.inputs[i].node for n in nested_nodes({"": node}) for i in n.row.writes}
             for node in part.nodes.values()
@@ -216,7 +216,7 @@ class _BufferAssigner:
         if node.row.variable != "assign" or not node.attrs.get("initial"):
             return
         ref: Ref | None = node.inputs[1]
-        while ref is not None and self.only_copies_remain(node, ref) and ref not in self.fetched:
+        while ref is not None and self.only_copies_remain(node, ref) and ref not in self.lasting:
             maker = self.part.nodes[ref.node]
             if not has_kernel(maker) or not self.store.static(maker) or ref.index:
                 return
@@ -255,7 +255,7 @@ class _BufferAssigner:
             names = self.users.get(ref, [])
             pending = any(self.uses_after_start(self.part.nodes[n]) for n in names)
             inside = all(n in self.segment_by_node for n in (*names, ref.node))
-            if pending or not inside or self.part.nodes[root.node].row.waits or ref in self.fetched:
+            if pending or not inside or self.part.nodes[root.node].row.waits or ref in self.lasting:
                 last_uses[root] = None
             if (ends := last_uses.setdefault(root, {})) is None:
                 continue
@@ -356,7 +356,7 @@ class _BufferAssigner:
                 self.store.caller_owned.add(ref)
             elif ref in self.store.owned:
                 self.place_owned(node, ref, info)
-            elif ref in self.fetched:
+            elif ref in self.lasting:
                 self.name(node, ref)
                 self.store.caller_owned.add(ref)
             elif bucket:
@@ -430,7 +430,7 @@ class _BufferAssigner:
         ref, info = Ref(node.name), self.info(node)
         if info.form != "out" or not self.store.static(node) or not node.specs[0].sized:
             return False
-        elsewhere = ref in self.fetched or ref in self.store.owned or node.name in self.groups
+        elsewhere = ref in self.lasting or ref in self.store.owned or node.name in self.groups
         return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
 
     def fits_slot(self, ref: Ref, node: Node) -> bool:
@@ -445,7 +445,7 @@ class _BufferAssigner:
             self.segment_by_node[node.name],
         ):
             return False
-        elsewhere = ref in self.fetched or ref in self.store.owned or ref in self.scratch
+        elsewhere = ref in self.lasting or ref in self.store.owned or ref in self.scratch
         return not (elsewhere or self.bucket_for(ref) or self.parcel_for(ref))
 
     def allocate_concat(self, node: Node) -> None:
@@ -554,9 +554,9 @@ class _BufferAssigner:
     def is_fetched_view(self, node: Node) -> bool:
         """True if a read is fetched, or a view of it that a later update would change."""
         ref = Ref(node.name)
-        if ref in self.fetched:
+        if ref in self.lasting:
             return True
-        return bool(self.later_writes(node) and not self.fetched.isdisjoint(self.views(ref)))
+        return bool(self.later_writes(node) and not self.lasting.isdisjoint(self.views(ref)))
 
     def later_writes(self, read: Node) -> list[int]:
         """The numbers of the updates of a variable that follow a read of it."""

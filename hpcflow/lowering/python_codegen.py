@@ -464,8 +464,8 @@ class _CodeGenerator:
         node = self.part.nodes[ref.node]
         if node.specs[ref.index].dtype in OPAQUE or ref.node in self.owned_feeds:
             return value
-        is_callers = "/cpu:" in node.device and not node.row.lends
-        if is_callers and ref in self.store.caller_owned and self.part.fetches.index(ref) == index:
+        is_owned = "/cpu:" in node.device and not node.row.lends
+        if is_owned and ref in self.store.caller_owned and self.part.fetches.index(ref) == index:
             return value
         self.binds[f"c{index}"] = Binding(BindingKind.OWN_COPY, ref.node, ref.index)
         return value._replace(through=f"c{index}")

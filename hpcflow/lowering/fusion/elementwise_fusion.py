@@ -124,10 +124,10 @@ def fuse_elementwise(
 
 
 def _small_values_first(part: Partition, names: Sequence[str]) -> list[str]:
-    """The nodes of a segment, those that compute small values of nothing else in it first.
+    """The nodes of a segment: small elementwise values and views of sources first.
 
-    So the mask of a loop's iteration, which the loop computes behind its products, is known to the
-    kernel that computes with their results.
+    A loop may compute the mask of an iteration behind its products. Computed first, the mask is an
+    operand of the kernel that computes with these products, and does not split it.
     """
     inside, first = set(names), dict[str, None]()
     for name in names:

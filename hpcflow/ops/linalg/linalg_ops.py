@@ -143,7 +143,8 @@ def _cholesky_back(op: Operation, g: Tensor) -> list[Any]:
     half = multiply(matrix_diag_part(middle), 0.5)
     middle = matrix_band_part(matrix_set_diag(middle, half), -1, 0)
     solved = matrix_triangular_solve(factor, middle, adjoint=True)
-    d = matrix_triangular_solve(factor, adjoint(solved), adjoint=True)  # or its adjoint
+    d = matrix_triangular_solve(factor, adjoint(solved), adjoint=True)
+    # d is the adjoint of the solution of equation 9; the sum is the same for both
     return [multiply(add(d, adjoint(d)), 0.5)]
 
 
