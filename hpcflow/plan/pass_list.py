@@ -32,6 +32,7 @@ from hpcflow.plan.algebra.reshape_hoisting import hoist_reshapes
 from hpcflow.plan.algebra.slice_gradient_concat import concat_slice_gradients
 from hpcflow.plan.algebra.split_concat_to_views import rows_as_views
 from hpcflow.plan.algebra.sum_of_matmuls import merge_product_sums
+from hpcflow.plan.algebra.unused_product_columns import drop_unused_columns
 from hpcflow.plan.communication.atomic_step_commit import insert_commit
 from hpcflow.plan.communication.control_edge_merging import merge_control_edges
 from hpcflow.plan.communication.gradient_bucketing import bucket_gradients
@@ -429,6 +430,12 @@ PASSES = (
         "The states before and after each step of a recurrent network overlap.",
         "Two Concats of which one continues the other are views of one.",
         lambda program, of: share_overlapping_concats(program),
+    ),
+    _algebra(
+        "unused_product_columns",
+        "The gradient of a Concat splits a product, also into parts that nobody reads.",
+        "A product of known shapes has no first or last columns that only a Split drops.",
+        lambda program, of: drop_unused_columns(program),
     ),
     _algebra(
         "outer_products",

@@ -39,6 +39,10 @@ ABOUT = {  # file: ops that it names, and why it is about them
     ),
     "plan/algebra/split_concat_to_views.py": ("Rows StridedSlice", "slices of rows as views"),
     "plan/algebra/sum_of_matmuls.py": ("Add AddN MatMul Sum", "sums of products and of sums"),
+    "plan/algebra/unused_product_columns.py": (
+        "MatMul Reshape Rows StridedSlice",
+        "products of which a Split drops columns",
+    ),
     "plan/cost/op_flops_and_bytes.py": ("Fused", "its body is counted step by step"),
     "plan/cost/server_traffic.py": ("RoundAdd", "its attribute names the variable"),
     "plan/distribution/device_placement.py": ("SumEqualRows", "it runs beside its input"),
