@@ -18,10 +18,12 @@ __getattr__, __dir__, _later = lazy_names(
     __name__,
     {
         "": (
-            "app bitwise data distributions flags gfile image initializers layers linalg logging "
-            "losses math metrics nn onnx random signal spectral strings summary test train"
+            "app bitwise callbacks=model.callbacks data distributions flags gfile image "
+            "initializers layers linalg logging losses math metrics nn onnx random signal spectral "
+            "strings summary test train"
         ),
         "hpcflow.autodiff.gradients": "UnconnectedGradients gradients hessians",
+        "hpcflow.model.model": "Input Model Sequential",
         "hpcflow.ps.backup_workers": "Backup",
         "hpcflow.ps.bounded_staleness": "Stale",
         "hpcflow.ps.sync_rule": "SyncRule register_sync_rule",

@@ -28,6 +28,9 @@ class Settings:
     sync: str = ""  # synchronization rule: async (default), all, backup:K, stale:S or your own
     run_dir: str = ""  # output folder of a run; "": the current one, and no run records
     log_files: bool = False  # every rank writes its whole log to rank-N.log in the run directory
+    page: bool = (
+        True  # `hpcflow run` writes report.html to the run directory, while the run goes on
+    )
     tensorboard: bool = False  # write metrics also as TensorBoard events to the run directory
     threads: int = 0  # BLAS and OpenMP threads per rank; 0: as many as the rank has cores
     comm: str = "auto"  # allreduce backend of replicas: auto, mpi, shared or nccl

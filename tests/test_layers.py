@@ -48,6 +48,7 @@ MAY_KNOW = {
     "flags": RUNTIME,
     "app": RUNTIME | {"flags"},
     "test": RUNTIME | {"checkpoint", "train", "tf1", "test"},
+    "model": RUNTIME | {"checkpoint", "data", "train", "model"},
     "onnx": RUNTIME | {"onnx"},
     **dict.fromkeys(("cli", "__main__", "__init__")),  # know all
 }

@@ -33,7 +33,9 @@ COMMANDS = {
     "doctor": "check this installation or the ranks of a job, and say what is wrong",
     "pack": "pack this installation into one file, for thousands of ranks",
     "prove-resume": "check that a script that is stopped and resumed ends with the same bits",
-    "report": "show what runs have done: loss, throughput, scaling",
+    "report": "show what runs have done: loss, throughput, scaling; as one page",
+    "scale": "run a script on several numbers of ranks: a scaling study by one command",
+    "watch": "show what runs do while they go on: progress, rate, loss, slow ranks",
     "help": "explain a topic: checkpoints, exit codes, settings and others",
 }
 # Other launchers' options for the number of ranks -> the option here.

@@ -1,13 +1,16 @@
-"""Report on runs: a table, and a figure of loss, throughput and scaling.
+"""Report on runs: a table, and a figure of loss, throughput and scaling, or one page.
 
 RUN is a run directory (`hpcflow run --run-dir DIR`). Runs of one script with different numbers of
 ranks are compared: strong scaling for equal global batches, weak scaling for equal batches per
-worker. Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
+worker. --html writes one self-contained page, which a browser opens without a network, also of a
+run that goes on.
+Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -25,10 +28,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=".",
         help="folder for report.png and report.txt (the current folder)",
     )
+    parser.add_argument("--html", metavar="FILE", help="write one page instead of --out's files")
+    parser.add_argument("--json", metavar="FILE", help="write the page's figures as JSON")
+    parser.add_argument(
+        "--redact", action="store_true", help="leave hosts, users, paths and logs out of the page"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the table and write both files; the exit code is 1 if something failed."""
+    """Print the table and write the files; the exit code is 1 if something failed."""
+    if args.html or args.json:
+        return _write_page(args)
+    if args.redact:
+        err("hpcflow report: --redact is for a page: give --html FILE")
+        return 2
     folder = Path(args.out)
     try:
         runs = run_summary.load(args.runs)
@@ -51,6 +64,27 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     return int(any(run.faults for run in runs))
+
+
+def _write_page(args: argparse.Namespace) -> int:
+    """Write the page, its figures, or both."""
+    from hpcflow.report import run_page
+
+    try:
+        data = run_page.page_of(args.runs, args.redact)
+        written = []
+        if args.html:
+            run_page.write_text(Path(args.html), data.text)
+            written.append(args.html)
+        if args.json:
+            text = json.dumps(data.figures, indent=1) + "\n"
+            run_page.write_text(Path(args.json), text)
+            written.append(args.json)
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return 1
+    out(f"written: {', '.join(written)}")
+    return int(any(run["faults"] for run in data.figures["runs"]))
 
 
 def _write(path: Path, table: str) -> None:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcflow.cli.terminal_output import err
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
@@ -26,6 +27,9 @@ from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
 from hpcflow.platform import fault_specification
 from hpcflow.ps import script_rules
 from hpcflow.settings import PREFIX, Settings
+
+if TYPE_CHECKING:
+    from hpcflow.report.live_page import LivePage
 
 TAKES_SCRIPT = True
 LET_RANK_0_SPEAK_S = 2.0  # launchers end all ranks when one has failed
@@ -129,15 +133,29 @@ def main(args: argparse.Namespace) -> int:
         serving()
         return 0
     code = 1
+    page = live_page(settings)
     try:
         code = run_script(args.script, args.script_args)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
     finally:
+        if page is not None:
+            page.close()
         if line is not None:
             line.code = code
     return code
+
+
+def live_page(settings: Settings) -> LivePage | None:
+    """The page of this run, which the chief writes while the script runs."""
+    from hpcflow.runtime.job.job_membership import current_context
+
+    if not (settings.run_dir and settings.page and current_context().is_chief):
+        return None
+    from hpcflow.report.live_page import LivePage
+
+    return LivePage(settings.run_dir)
 
 
 def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
@@ -235,7 +253,12 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
         if not start.reason.startswith("mpirun"):
             start.become()
         several = host_failure_tolerance.spans_hosts(start, args.hostfile)
-        return run_mpirun(start, args.ranks, settings, several)
+        code = run_mpirun(start, args.ranks, settings, several)
+        if code and settings.run_dir and settings.page:  # the ranks may have been killed
+            from hpcflow.report.live_page import write_last_page
+
+            write_last_page(Path(settings.run_dir))
+        return code
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
 

@@ -166,6 +166,11 @@ class Dataset(ShardedBatches):
         """Global batches in an epoch; the last one may be smaller."""
         return steps_per_epoch(self.samples, self.batch)
 
+    @property
+    def first_epoch(self) -> int:
+        """The epoch with the first batch: 0, or where a restored job goes on."""
+        return self._first
+
     def _full(self) -> int:
         return min(self.batch, self.samples)
 

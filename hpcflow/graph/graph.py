@@ -109,6 +109,17 @@ class Tensor(OverloadedOperand["Tensor"]):
             hint="run it in a session, or compute with hf.where",
         )
 
+    def __float__(self) -> float:
+        raise TypeError(_no_value(self, "float()"))
+
+    def __int__(self) -> int:
+        raise TypeError(_no_value(self, "int()"))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_VALUES:
+            raise AttributeError(_no_value(self, f".{name}"))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __iter__(self) -> Iterator[Tensor]:
         raise GraphError("a tensor cannot be iterated over", op=self.op.name, line=self.op.line)
 
@@ -116,6 +127,15 @@ class Tensor(OverloadedOperand["Tensor"]):
         raise GraphError(
             "len() of a tensor is unknown", op=self.op.name, hint="use tensor.shape[0] or hf.shape"
         )
+
+
+_OF_VALUES = ("astype", "cpu", "cuda", "detach", "item", "numpy", "tolist")  # of arrays elsewhere
+
+
+def _no_value(t: Tensor, what: str) -> str:
+    """The message for what needs a value: a tensor of a graph has one in a session's run only."""
+    instead = "hf.cast(tensor, dtype)" if what == ".astype" else "session.run(tensor)"
+    return f"{what} of {t!r}: a tensor has no value while the graph is built; use {instead}"
 
 
 def _check_shared_name(name: Any) -> None:

@@ -29,7 +29,7 @@ class Dense(Weighted):
     def __init__(
         self,
         units: int,
-        activation: Function | None = None,
+        activation: Function | str | None = None,
         use_bias: bool = True,
         kernel_initializer: Any = None,
         bias_initializer: Any = None,

@@ -9,6 +9,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.static_shape import as_shape, shape_text
+from hpcflow.layers.activation_names import activation_of
 from hpcflow.ops.nn import nn_ops
 from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.shape_inference import rename_function
@@ -49,7 +50,7 @@ class Weighted(OfTensor):
 
     def __init__(
         self,
-        activation: Function | None,
+        activation: Function | str | None,
         use_bias: bool,
         activity_regularizer: Function | None,
         trainable: bool,
@@ -57,7 +58,7 @@ class Weighted(OfTensor):
         kwargs: dict[str, Any],
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
-        self.activation, self.use_bias, self.bias = activation, use_bias, None
+        self.activation, self.use_bias, self.bias = activation_of(activation), use_bias, None
 
     def _add_bias(self, size: int) -> None:
         """If `use_bias`, create the bias with `size` elements, by default zeros."""

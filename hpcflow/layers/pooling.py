@@ -16,14 +16,15 @@ class _Pooling(OfTensor):
     def __init__(
         self,
         pool_size: Any,
-        strides: Any,
+        strides: Any = None,
         padding: str = "valid",
         data_format: str = "channels_last",
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(name=name, **kwargs)
-        self.pool_size, self.strides = pool_size, strides
+        self.pool_size = pool_size
+        self.strides = pool_size if strides is None else strides
         self.padding, self.data_format = padding, data_format
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -39,7 +40,7 @@ def _pooling(kind: str, rank: int) -> tuple[type[_Pooling], Function]:
     """The class and the function of a pooling layer."""
     word, noun = ("max", "largest element") if kind == "MAX" else ("average", "mean")
     axes = {1: "w", 2: "h, w", 3: "d, h, w"}[rank]
-    doc = f"""The {noun} of each window of `pool_size` elements.
+    doc = f"""The {noun} of each window of `pool_size` elements; `strides` are by default its sizes.
 
     Shapes: [n, {axes}, channels], or [n, channels, {axes}] with channels_first.
     """

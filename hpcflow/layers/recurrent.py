@@ -7,6 +7,7 @@ from typing import Any
 
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.layers.activation_names import activation_of
 from hpcflow.layers.layer_builder import Function, of_rank
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.rnn.dynamic_rnn import bidirectional_dynamic_rnn, dynamic_rnn
@@ -28,7 +29,7 @@ def _recurrent(layer_name: str, make: Callable[..., RNNCell], doc: str) -> Funct
         bidirectional: bool = False,
         dropout_rate: Any = 0.0,
         training: bool = False,
-        activation: Function | None = None,
+        activation: Function | str | None = None,
         time_major: bool = False,
         name: str | None = None,
         reuse: Any = None,
@@ -41,7 +42,7 @@ def _recurrent(layer_name: str, make: Callable[..., RNNCell], doc: str) -> Funct
 
         def cell() -> RNNCell:
             drops = training and not (isinstance(dropout_rate, (int, float)) and not dropout_rate)
-            cells = [make(units, activation) for _ in range(num_layers)]
+            cells = [make(units, activation_of(activation)) for _ in range(num_layers)]
             if drops:  # between the layers and on the output
                 cells = [DropoutWrapper(c, output_keep_prob=1 - dropout_rate) for c in cells]
             return cells[0] if num_layers == 1 else MultiRNNCell(cells)

@@ -16,10 +16,17 @@ STOP = {"by": str, "step": int}
 
 
 def outcome_of(
-    folder: Path, manifest: FileFacts, failure: FileFacts, result: FileFacts
+    folder: Path,
+    manifest: FileFacts,
+    failure: FileFacts,
+    result: FileFacts,
+    is_over: bool = False,
 ) -> tuple[str, str]:
-    """The outcome, one of the words above, and a line with details, "" if nothing is known."""
-    if not run_directory_lock.is_free(folder):
+    """The outcome, one of the words above, and a line with details, "" if nothing is known.
+
+    A run whose folder is locked goes on, unless `is_over`.
+    """
+    if not (is_over or run_directory_lock.is_free(folder)):
         return RUNNING, ""
     if failure.is_there:
         return _failed(failure)

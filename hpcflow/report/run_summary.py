@@ -75,20 +75,24 @@ class RunSummary:
         return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def load(paths: Sequence[str]) -> list[RunSummary]:
+def load(paths: Sequence[str], is_over: bool = False) -> list[RunSummary]:
     """The runs in these folders (or of these result.json), named by the differing path parts.
 
-    Errors of reading a folder are among the faults of its run.
+    `is_over` says that they have ended, whoever has locked their folders. Errors of reading a
+    folder are among the faults of its run.
     """
     folders = [Path(path) for path in paths]
     folders = [path.parent if os.path.isfile(path) else path for path in folders]
     names = [os.path.relpath(folder) for folder in folders]
     common = os.path.commonpath(names) if len(set(names)) > 1 else os.path.dirname(names[0])
     short = [os.path.relpath(name, common or ".") for name in names]
-    return [_load(folder, escape_line(name)) for folder, name in zip(folders, short, strict=True)]
+    return [
+        _load(folder, escape_line(name), is_over)
+        for folder, name in zip(folders, short, strict=True)
+    ]
 
 
-def _load(folder: Path, name: str) -> RunSummary:
+def _load(folder: Path, name: str, is_over: bool) -> RunSummary:
     faults: list[str] = []
     manifest, failure = (FileFacts(folder / file, faults) for file in (MANIFEST, FAILURE))
     result = FileFacts(folder / RESULT, faults)
@@ -96,7 +100,7 @@ def _load(folder: Path, name: str) -> RunSummary:
         result = FileFacts.none()  # it belongs to an earlier run
     rows = rows_of(folder / METRICS, faults)
     if not (result.is_there or manifest.is_there or rows):
-        if not run_directory_lock.is_free(folder):
+        if not (is_over or run_directory_lock.is_free(folder)):
             return RunSummary(name, state=run_outcome.RUNNING)  # it has only just started
         none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
         return RunSummary(name, faults=faults or [none])
@@ -104,7 +108,7 @@ def _load(folder: Path, name: str) -> RunSummary:
     last = rows[-1] if rows else {}
     source = result if result.is_there else manifest
     roles = manifest.get("roles", [str], [])
-    state, ended = run_outcome.outcome_of(folder, manifest, failure, result)
+    state, ended = run_outcome.outcome_of(folder, manifest, failure, result, is_over)
     run = RunSummary(
         name,
         mode=source.text("mode"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import Protocol, TextIO
 
 from hpcflow.platform.rank_logging import say_once
@@ -38,7 +39,7 @@ class Progress:
 
     It first prints how a batch is sharded. The rate counts global batches of the chief's steps; in
     parameter-server mode it assumes that all workers are equally fast. `every_s` is the interval of
-    log lines.
+    log lines. `silent` prints nothing; the run directory gets its records all the same.
     """
 
     def __init__(
@@ -48,11 +49,12 @@ class Progress:
         every_s: float = 5.0,
         stream: TextIO | None = None,
         context: RankContext | None = None,
+        silent: bool = False,
     ) -> None:
         self.epochs, self.steps = epochs, data.steps_per_epoch
         self._stream = stream or sys.stdout
         context = context or current_context()
-        self._speaks = context.is_chief
+        self._records, self._speaks = context.is_chief, context.is_chief and not silent
         self._log = run_records.run_log_of(context)
         self._terminal = progress_stream(self._stream) if self._speaks else None
         self._pause = every_s if self._terminal is None else REDRAW_S
@@ -64,11 +66,11 @@ class Progress:
         if self._speaks:
             print(data.describe(), file=self._stream, flush=True)
         if self._log is not None:
-            self._log.describe(data)
+            self._log.describe(data, epochs * self.steps)
 
     def update(self, batch: _BatchProgress, **values: float) -> None:
         """Count a step on `batch`; shows `values` by name, for example `loss=0.3`."""
-        if not self._speaks:
+        if not self._records:
             return
         now = time.perf_counter()
         for name, value in values.items():
@@ -85,13 +87,23 @@ class Progress:
             ends = "epoch" if batch.step + 1 == self.steps else ""
             ends = "run" if self._steps_done == self.epochs * self.steps else ends
             self._log.add(self._steps_done, batch.epoch + 1, self._samples, values, ends)
-        if now - self._shown_at >= self._pause:
+        if self._speaks and now - self._shown_at >= self._pause:
             self._shown_at = now
             self._show()
 
+    def end_epoch(self, text: str, values: Mapping[str, float]) -> None:
+        """Print a line in place of the bar, and record `values`, at the end of an epoch."""
+        if self._speaks:
+            self._is_shown, self._shown_at = True, time.perf_counter()
+            start = "" if self._terminal is None else "\r\033[K"
+            print(f"{start}{text}", file=self._terminal or self._stream, flush=True)
+        if self._log is not None:
+            epoch = -(-self._steps_done // max(1, self.steps))
+            self._log.add(self._steps_done, epoch, self._samples, values, "run")
+
     def close(self) -> None:
         """Show the last step."""
-        if not self._is_shown:
+        if self._speaks and not self._is_shown:
             self._show()
         if self._terminal is not None:
             if self._line:

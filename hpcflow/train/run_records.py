@@ -32,6 +32,7 @@ from hpcflow.train.step_timing import TimingRow
 
 MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
 STEP = "step"  # a column of both tables
+STEPS_IN_ALL = "steps_in_all"  # of the manifest: when the run is complete
 COLUMNS = ("time", "seconds", STEP, "epoch", "samples", "samples_per_second")
 ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
                "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
@@ -75,12 +76,13 @@ class RunLog:
             ) from None
         atexit.register(self._at_exit, weakref.ref(self))
 
-    def describe(self, data: object) -> None:
-        """Record the training data for comparisons: global batch of `data`, number of workers."""
+    def describe(self, data: object, steps: int) -> None:
+        """Record the global batch of `data`, the number of workers, and that of all steps."""
+        self._manifest.update({STEPS_IN_ALL: steps})
         batch = getattr(data, "batch", None)
         if isinstance(batch, int):
             self._manifest.update(batch=batch, workers=getattr(data, "replicas", 1))
-            self._write()
+        self._write()
 
     def add(
         self, step: int, epoch: int, samples: int, values: Mapping[str, Any], ends: str = ""

@@ -417,14 +417,28 @@ class TrainingSession(Session):
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
 
+    def meet(self) -> None:
+        """Wait between two steps until every worker has called it; all updates are then applied.
+
+        For what the workers do together in the midst of training, such as a validation after each
+        epoch. Workers that save meanwhile, or stop, take this one with them.
+
+        Ranks:  every rank that runs the script.
+        Errors: Preempted, as of `step`.
+        """
+        self._meet_others(at_end=False)
+
     def _meet_at_end(self) -> None:
         """Wait for all workers at the end of the data; save with those that have batches left."""
-        self._meet(saving=self._due(ended=True), at_end=True)
+        self._meet_others(at_end=True)
+
+    def _meet_others(self, at_end: bool) -> None:
+        self._meet(saving=self._due(ended=True), at_end=at_end)
         while self.preemption.saving:  # requested by others, or after the last step
             self._do(self.preemption.saving)
             if self.context.control is not None:
                 self.context.control.notes.clear()  # they are handled
-            self._meet(at_end=True)
+            self._meet(at_end=at_end)
 
     def _stop(self) -> NoReturn:
         """End the script early, on all workers together."""

@@ -1,13 +1,16 @@
 """Metric variables: accumulated sums, and values computed from the sums.
 
-`metric` creates the pair that all metrics return. The other functions prepare the arguments: labels
-and predictions, weights, collections.
+`metric` creates the pair that all metrics return. Within `sums_outside` it creates no variables:
+the caller adds up the sums. The other functions prepare the arguments: labels and predictions,
+weights, collections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,7 +18,14 @@ from hpcflow.errors import ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Tensor, convert_to_tensor, get_default_graph, user_line
 from hpcflow.graph.graph_keys import GraphKeys
-from hpcflow.ops.array.array_ops import expand_dims, identity, size, sizes, squeeze
+from hpcflow.ops.array.array_ops import (
+    expand_dims,
+    identity,
+    placeholder,
+    size,
+    sizes,
+    squeeze,
+)
 from hpcflow.ops.array.broadcast_ops import broadcast_to
 from hpcflow.ops.math.arithmetic_ops import cast, multiply
 from hpcflow.ops.math.reduction_ops import reduce_sum
@@ -30,6 +40,33 @@ Metric = Callable[..., Result]
 
 
 # -- sums and results
+
+
+class OutsideSum(NamedTuple):
+    """A sum that the caller keeps: what a batch adds to it, and where its total is fed."""
+
+    added: Tensor
+    total: Tensor
+
+
+_outside: contextvars.ContextVar[list[OutsideSum] | None] = contextvars.ContextVar(
+    "sums outside of the graph", default=None
+)
+
+
+@contextlib.contextmanager
+def sums_outside() -> Iterator[list[OutsideSum]]:
+    """Metrics created inside have no variables; their sums are in the list.
+
+    The caller fetches what each batch adds, adds up over batches and ranks, and feeds the totals.
+    Both tensors that a metric returns are then its value for the totals.
+    """
+    sums: list[OutsideSum] = []
+    token = _outside.set(sums)
+    try:
+        yield sums
+    finally:
+        _outside.reset(token)
 
 
 def metric(
@@ -47,6 +84,14 @@ def metric(
     sums. The value after the update is `after` (default: `compute`) of the new sums. `names` are
     those of the two tensors; with "" a tensor keeps its name.
     """
+    outside = _outside.get()
+    if outside is not None:
+        kept = [
+            OutsideSum(t, placeholder(t.dtype, t.shape, f"{n}/total")) for n, t in batch.items()
+        ]
+        outside += kept
+        value = _identity_named(names[0], compute(*(one.total for one in kept)))
+        return remembered((value, value), metrics_collections, updates_collections)
     sums = [_zeros(added, name) for name, added in batch.items()]
     with get_default_graph().control_dependencies(None):
         value = _identity_named(names[0], compute(*(s.read_value() for s in sums)))

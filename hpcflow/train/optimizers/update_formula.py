@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from hpcflow.graph.dtypes import float64, int64, is_half
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor
 from hpcflow.ops.array.array_ops import constant, identity
@@ -39,6 +41,17 @@ class FormulaOptimizer(Optimizer):
     def __init__(self, name: str, **numbers: Any) -> None:
         super().__init__(name)
         self._numbers = numbers
+
+    def rate_variable(self) -> Variable | None:
+        """The learning rate as a variable that a program may change; None if it is a tensor.
+
+        To be called before the first gradient is applied.
+        """
+        rate = self._numbers.get("learning_rate")
+        if isinstance(rate, (int, float, np.floating)):
+            rate = Variable(np.float32(rate), trainable=False, name=f"{self.name}/learning_rate")
+            self._numbers["learning_rate"] = rate
+        return rate if isinstance(rate, Variable) else None
 
     def _formula(self, c: Cells, g: Tensor) -> None:
         """The update by gradient `g`, expressed with `c.keep` and `c.subtract` or `c.set`."""

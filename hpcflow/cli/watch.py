@@ -1,0 +1,59 @@
+"""Watch a run, or all runs of a folder, while they go on: progress, rate, loss, slow ranks, queue.
+
+It reads the files of the run directories, so it works on a login node and over NFS, and needs no
+port. Ctrl-C ends it; the runs go on. Exit code: 0, 1 if there is no run, 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.errors import HpcflowError
+
+CLEAR = "\x1b[H\x1b[J"  # of a terminal
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow watch`."""
+    parser.add_argument("folder", metavar="DIR", help="a run directory, or a folder of them")
+    parser.add_argument("--once", action="store_true", help="print what is known, and end")
+    parser.add_argument("--json", action="store_true", help="as JSON, one line each time")
+    parser.add_argument(
+        "--every", type=float, default=1.0, metavar="S", help="seconds between looks (1)"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print until Ctrl-C, or until all runs have ended."""
+    from hpcflow.report import run_outcome, run_watch
+
+    if args.every <= 0:
+        err(f"hpcflow watch: --every {args.every:g}: give a time of more than 0 seconds")
+        return 2
+    runs: dict[Path, run_watch.WatchedRun] = {}
+    is_terminal = sys.stdout.isatty() and not args.json
+    try:
+        while True:
+            for folder in run_watch.runs_in(Path(args.folder)):  # new ones may have begun
+                runs.setdefault(folder, run_watch.WatchedRun(folder))
+            known = [run.look() for run in runs.values()]
+            if args.json:
+                plain = [{k: v for k, v in one.items() if k != "curve"} for one in known]
+                out(json.dumps({"format": "hpcflow-watch-1", "runs": plain}))
+            else:
+                if is_terminal:
+                    sys.stdout.write(CLEAR)
+                out("\n".join(map(run_watch.shown, known)))
+            if args.once or not any(one["state"] == run_outcome.RUNNING for one in known):
+                return 0
+            time.sleep(args.every)
+    except KeyboardInterrupt:
+        return 0
+    except HpcflowError as error:
+        err(f"hpcflow watch: {error}")
+        return 1

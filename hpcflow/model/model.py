@@ -1,0 +1,703 @@
+"""Model `hf.Model`: trains, evaluates and predicts by one call each, as Keras's `Model`.
+
+A model has a graph; the first call that runs it opens a training session, which stays open. Batches
+are global: each of the ranks that run the script takes its share. So the ranks make the same calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.array_rows import ArraySource
+from hpcflow.data.dataset import Dataset
+from hpcflow.errors import FeedError, GraphError
+from hpcflow.graph.dtypes import float32, float64
+from hpcflow.graph.graph import Graph, Tensor, get_default_graph
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.static_shape import size_of
+from hpcflow.model.callbacks import Callback, History
+from hpcflow.model.metric_names import ModelMetric, Totals
+from hpcflow.model.sample_rows import (
+    arrays_of,
+    count_of,
+    fitted,
+    shares,
+    source_of,
+    split_off,
+)
+from hpcflow.model.training_graph import (
+    Compiled,
+    TrainingGraph,
+    accepts_training,
+    compiled,
+    several_layers,
+    training_graph,
+)
+from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
+from hpcflow.train.progress_bar import Progress
+from hpcflow.train.saver import Saver
+from hpcflow.train.training_session import TrainingSession
+
+BATCH = 32  # Keras's default
+
+
+def Input(shape: Sequence[int | None], dtype: Any = float32, name: str | None = None) -> Tensor:
+    """A placeholder of samples of `shape`: [None, *shape]."""
+    return placeholder(dtype, [None, *shape], name)
+
+
+class Model:
+    """A model: `Model(inputs, outputs)`, or a subclass with `call(self, x, training)`.
+
+    `inputs` is a placeholder or a list of them, [None, ...]; `outputs` a tensor of the same graph.
+    A subclass creates layers or `hf.get_variable` in `call`, which is called twice, for training
+    and for the rest, with the same variables; its inputs take dtype and shape from the first data.
+    Instead of a subclass, `call` is a function.
+
+        model = hf.Sequential([hf.layers.Dense(64, hf.nn.relu), hf.layers.Dense(10, hf.nn.softmax)])
+        model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+        model.fit(images, labels, batch_size=64, epochs=5, validation_split=0.1)
+        model.evaluate(test_images, test_labels)
+        classes = model.predict(new_images).argmax(-1)
+
+    Ranks: every rank that runs the script makes the same calls with the same data, in every mode.
+           Losses and metrics are those of the samples of all ranks.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor | Sequence[Tensor] | None = None,
+        outputs: Tensor | None = None,
+        *,
+        call: Callable[..., Tensor] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.name = name or type(self).__name__.lower()
+        self._inputs: list[Tensor] = []
+        self.outputs: Tensor | None = None
+        self.stop_training = False
+        self.history: History | None = None
+        self._call = call or getattr(self, "call", None)
+        self._trained: Tensor | None = None  # the output while training
+        self._compiled: Compiled | None = None
+        self._training: TrainingGraph | None = None
+        self._session: TrainingSession | None = None
+        self._names: frozenset[str] | None = None  # of the variables without the optimizer's
+        self._savers: dict[str, Saver] = {}
+        self._given: tuple[Any, Sequence[int | None]] | None = None  # dtype and shape of a sample
+        self._verbose = 1
+        if inputs is not None and outputs is not None:
+            self._inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+            self.outputs = self._trained = outputs
+            self.graph: Graph = outputs.graph
+        elif self._call is None:
+            raise GraphError(
+                "a model needs inputs and outputs, or call",
+                hint="hf.Model(x, y), hf.Model(call=function), or a subclass with a method `call`",
+            )
+        else:
+            self.graph = Graph(get_default_graph().seed)
+
+    # -- properties
+
+    @property
+    def is_chief(self) -> bool:
+        """True on the one rank that prints and writes."""
+        return self._opened().is_chief
+
+    @property
+    def session(self) -> TrainingSession:
+        """The training session; opened by the first use."""
+        return self._opened()
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The placeholders of the samples; empty before the first data of a model of `call`."""
+        if self._given is not None:
+            self._outputs()
+        return self._inputs
+
+    @property
+    def labels(self) -> Tensor:
+        """The placeholder of the labels, for a `hf.data.Dataset` of one's own."""
+        return self._built().labels
+
+    @property
+    def sample_weight(self) -> Tensor:
+        """The placeholder of the samples' weights."""
+        return self._built().weights
+
+    @property
+    def weights(self) -> list[Variable]:
+        """Its variables, without those of the optimizer, in order of creation."""
+        self._outputs()
+        every = self._global_variables()
+        return [v for v in every if self._names is None or v.name in self._names]
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        """Those that the optimizer changes."""
+        return [v for v in self.weights if v.trainable]
+
+    @property
+    def learning_rate(self) -> float:
+        """The optimizer's learning rate; can be set between steps, on every rank alike."""
+        return float(self._opened().run(self._rate()))
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self._rate().load(np.float32(rate), self._opened())
+
+    def _rate(self) -> Variable:
+        rate = self._built().rate
+        if rate is None:
+            raise GraphError(
+                "the learning rate of this optimizer is not a number that can be changed",
+                hint="give the optimizer a number as its rate",
+            )
+        return rate
+
+    def say(self, text: str) -> None:
+        """Print a line, on the chief."""
+        if self.is_chief:
+            print(text, flush=True)
+
+    # -- building
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+    ) -> None:
+        """Choose how the model is trained; before the first call that uses it.
+
+        `optimizer` is a name ("adam", "sgd" ..., with Keras's rates) or one of `hf.train`. `loss`
+        is a name ("mse", "sparse_categorical_crossentropy" ...), a function of `hf.losses`, or a
+        function of (labels, outputs) that returns a value for each sample. `metrics` is a list of
+        names ("accuracy", "auc", "precision", "recall", "f1", "mae" ...), of functions of
+        (labels, outputs), such as those of `hf.metrics`, or a dict of them.
+
+        Errors: GraphError for an unknown name.
+        """
+        if self._training is not None:
+            raise GraphError(
+                "the model was compiled and used before", hint="make a new model to train it anew"
+            )
+        self._compiled = compiled(optimizer, loss, metrics)
+
+    def build(self, *shapes: Sequence[int | None], dtype: Any = float32) -> None:
+        """Create inputs of these shapes, [samples, ...], and the variables of a model of `call`."""
+        if self.outputs is None:
+            self._build([(dtype, tuple(shape)[1:]) for shape in shapes])
+
+    def _build(self, specs: Sequence[tuple[Any, Sequence[int | None]]]) -> None:
+        """Create the inputs, and call the model for inference and for training."""
+        assert self._call is not None
+        with self.graph.as_default():
+            self._inputs = [
+                placeholder(dtype, [None, *shape], f"input_{i}" if i else "input")
+                for i, (dtype, shape) in enumerate(specs)
+            ]
+            with variable_scope(self.name, reuse=AUTO_REUSE):
+                self.outputs = self._output(False)
+            before = self._count()
+            self._trained = self.outputs
+            if accepts_training(self._call):
+                with variable_scope(self.name, reuse=AUTO_REUSE):
+                    self._trained = self._output(True)
+        if self._count() != before:
+            raise GraphError(
+                f"call() of {self.name!r} makes new variables each time it is called",
+                hint="use hf.get_variable or layers; hf.Variable(...) belongs into __init__",
+            )
+
+    def _count(self) -> int:
+        return len(self._global_variables())
+
+    def _output(self, training: bool) -> Tensor:
+        assert self._call is not None
+        takes = {"training": training} if accepts_training(self._call) else {}
+        result = self._call(*self._inputs, **takes)
+        if not isinstance(result, Tensor):
+            raise GraphError(
+                f"call() of {self.name!r} returned {type(result).__name__}, not a tensor",
+                hint="return the model's one output",
+            )
+        return result
+
+    def _built(self) -> TrainingGraph:
+        """The training graph; created by the first use."""
+        if self._training is None:
+            if self._compiled is None:
+                raise GraphError(
+                    f"{self.name!r} is not compiled", hint="model.compile(optimizer, loss) first"
+                )
+            if self._session is not None:
+                raise GraphError(
+                    f"{self.name!r} was used before it was compiled",
+                    hint="call compile() before predict()",
+                )
+            outputs, trained = self._outputs(), self._trained
+            assert trained is not None
+            self._names = frozenset(v.name for v in self._global_variables())
+            with self.graph.as_default():
+                self._training = training_graph(self._compiled, trained, outputs)
+        return self._training
+
+    def _global_variables(self) -> list[Variable]:
+        variables: list[Variable] = self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
+        return variables
+
+    def _outputs(self) -> Tensor:
+        if self.outputs is None and self._given is not None:
+            self._build([self._given])
+        if self.outputs is None:
+            raise GraphError(
+                f"the inputs of {self.name!r} are not known yet",
+                hint="call fit() with data, or build(shape)",
+            )
+        return self.outputs
+
+    def _opened(self, **options: Any) -> TrainingSession:
+        """The session; opened by the first use."""
+        if self._session is None:
+            self._outputs()
+            if self._compiled is not None:
+                self._built()
+            with self.graph.as_default():
+                self._session = TrainingSession(self.graph, **options)
+        elif any(options.values()):
+            raise GraphError(
+                "checkpoints are chosen in the first call that runs the model",
+                hint="give fit(checkpoints=DIR) before evaluate() and predict()",
+            )
+        return self._session
+
+    # -- data
+
+    def _sources(self, x: Any, what: str) -> dict[Tensor, Any]:
+        """The sources of the inputs; a model of `call` is built for the first ones."""
+        names = [t.op.name for t in self.inputs]
+        if not names:
+            several = isinstance(x, tuple) or (
+                isinstance(x, list) and bool(x) and hasattr(x[0], "shape") and x[0].ndim > 0
+            )
+            values = list(x) if several else [x]
+            sources = [source_of(value) for value in values]
+            self._build([(_input_dtype(s.dtype), s.row_shape) for s in sources])
+        else:
+            sources = [source_of(value) for value in arrays_of(x, names, what)]
+        pairs = zip(self.inputs, sources, strict=True)
+        return {key: fitted(key, source) for key, source in pairs}
+
+    def _labelled(self, x: Any, y: Any, weights: Any, what: str) -> dict[Tensor, Any]:
+        """The sources of inputs, labels and weights."""
+        sources = self._sources(x, what)
+        built = self._built()
+        if y is None:
+            raise FeedError(f"{what}() needs labels y", hint="or a hf.data.Dataset as x")
+        sources[built.labels] = fitted(built.labels, source_of(y))
+        count = count_of(sources)
+        given = np.ones(1, np.float32) if weights is None else np.asarray(weights, np.float32)
+        if weights is None:
+            given = np.broadcast_to(given, (count,))
+        sources[built.weights] = fitted(built.weights, ArraySource(given))
+        count_of(sources)
+        return sources
+
+    # -- training
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Sequence[Callback] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        validation_batch_size: int | None = None,
+        validation_freq: int = 1,
+        *,
+        seed: int = 0,
+        checkpoints: str | Path | None = None,
+        save_every: int | str | None = None,
+        resume: bool = False,
+    ) -> History:
+        """Train on all samples of `x` and `y` in each of `epochs`; returns the `History`.
+
+        `x` and `y` are arrays, HDF5 datasets or objects with a length and items; `x` is a list or
+        a dict for several inputs, or a `hf.data.Dataset` of `model.inputs`, `model.labels` and
+        `model.sample_weight`. `batch_size` (32) is that of all ranks together. `validation_data` is
+        (x, y) or (x, y, weights); it is evaluated after every `validation_freq` epochs.
+        `validation_split` takes the last samples of arrays instead. `seed` determines the order of
+        the samples. `verbose` is 0 (silent), 1 (progress and epochs) or 2 (epochs).
+
+        `checkpoints`, `save_every` and `resume` are those of `hf.train.TrainingSession`: a job that
+        was stopped goes on in the midst of an epoch. With `--run-dir`, `result.json` is written.
+
+        Ranks:  every rank that runs the script.
+        Errors: ShapeError, DTypeError or FeedError that names the data that do not fit.
+        """
+        self._verbose = 1 if verbose == "auto" else int(verbose)
+        if validation_split:
+            x, y, validation_data = self._split(x, y, sample_weight, validation_split)
+            sample_weight = None if sample_weight is None else sample_weight[: len(y)]
+        if class_weight is not None:
+            sample_weight = _class_weights(y, class_weight, sample_weight)
+        data = self._dataset(x, y, batch_size, shuffle, sample_weight, seed)
+        checks = None
+        if validation_data is not None:
+            vx, vy, *vw = validation_data
+            checks = self._labelled(vx, vy, vw[0] if vw else None, "fit(validation_data)")
+        session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
+        self.history, self.stop_training = History(), False
+        called = [*(callbacks or []), self.history]
+        for callback in called:
+            callback.set_model(self)
+        size = validation_batch_size or batch_size or BATCH
+        run = _Fit(self, session, data, epochs, called, lambda: self._check(checks, size))
+        try:
+            run.train(initial_epoch, validation_freq if checks is not None else 0)
+        except BaseException:
+            session.preemption.over()
+            raise
+        if session.context.settings.run_dir:
+            session.result(**{k: v[-1] for k, v in self.history.history.items()})
+        return self.history
+
+    def _split(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any]:
+        if not 0.0 < share < 1.0:
+            raise FeedError(f"validation_split={share} is not between 0 and 1")
+        single = not isinstance(x, (tuple, Mapping)) and (
+            isinstance(x, np.ndarray) or not isinstance(x, list) or not hasattr(x[0], "shape")
+        )
+        if single:
+            first, last = split_off(x, share, "x")
+        else:
+            pairs = {
+                k: split_off(v, share, "x")
+                for k, v in (x.items() if isinstance(x, Mapping) else enumerate(x))
+            }
+            parts = [{k: pair[i] for k, pair in pairs.items()} for i in (0, 1)]
+            first, last = parts if isinstance(x, Mapping) else [tuple(p.values()) for p in parts]
+        labels, held = split_off(y, share, "y")
+        rest = () if weights is None else (np.asarray(weights)[len(labels) :],)
+        return first, labels, (last, held, *rest)
+
+    def _dataset(
+        self, x: Any, y: Any, batch: int | None, shuffle: bool, weights: Any, seed: int
+    ) -> Dataset:
+        if isinstance(x, Dataset):
+            if y is not None or batch is not None or weights is not None:
+                raise FeedError(
+                    "a dataset has labels, weights and its batch itself",
+                    hint="give fit(dataset, epochs=...) alone",
+                )
+            self._built()
+            return x
+        sources = self._labelled(x, y, weights, "fit")
+        return Dataset(sources, batch=batch or BATCH, shuffle=shuffle, seed=seed)
+
+    # -- evaluation
+
+    def evaluate(
+        self,
+        x: Any,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """The loss, and the metrics if there are any, over all samples: a list, or a dict by name.
+
+        Ranks: every rank that runs the script; each computes its share and gets the same values.
+        """
+        sources = self._labelled(x, y, sample_weight, "evaluate")
+        self._opened()
+        values = self._check(sources, batch_size or BATCH)
+        if verbose and self._session is not None:
+            self.say(_line(values))
+        if return_dict:
+            return values
+        return list(values.values()) if len(values) > 1 else values["loss"]
+
+    def _check(self, sources: Any, batch: int) -> dict[str, float]:
+        """The values of the metrics over all samples of some sources."""
+        session, totals = self._opened(), Totals(self._built().evaluated)
+        context = session.context
+        for _, feeds in shares(sources, batch, context.replica, context.roles.replicas):
+            totals.add(session.run(totals.fetches, feeds))
+        return self._values(totals)
+
+    def _values(self, totals: Totals) -> dict[str, float]:
+        """The metrics' values for the totals of all ranks."""
+        session = self._opened()
+        flat = totals.flat()
+        _join(session, flat, "sum", "the sums of the metrics of all workers")
+        totals.take(flat)
+        metrics: Sequence[ModelMetric] = totals.metrics
+        values = session.run([one.value for one in metrics], totals.feeds())
+        return {one.name: float(v) for one, v in zip(metrics, values, strict=True)}
+
+    def predict(self, x: Any, batch_size: int | None = None, verbose: Any = "auto") -> np.ndarray:
+        """The outputs for all samples.
+
+        Ranks: every rank that runs the script; each computes its share and gets all outputs.
+        """
+        sources = self._sources(x, "predict")
+        session, context = self._opened(), self._opened().context
+        replica, replicas = context.replica, context.roles.replicas
+        batch, samples = batch_size or BATCH, count_of(sources)
+        result: np.ndarray | None = None
+        for first, feeds in shares(sources, batch, replica, replicas):
+            rows = np.asarray(session.run(self._outputs(), feeds))
+            if result is None:
+                result = np.zeros((samples, *rows.shape[1:]), rows.dtype)
+            result[first : first + len(rows)] = rows
+        assert result is not None
+        _join(session, _bits(result), "sum", "the predictions of all workers")
+        return result
+
+    # -- weights
+
+    def get_weights(self) -> list[np.ndarray]:
+        """The values of `weights`."""
+        values = self._opened().run(self.weights)
+        return [np.asarray(value) for value in values]
+
+    def set_weights(self, values: Sequence[Any]) -> None:
+        """Set the values of `weights`. Ranks: every rank that runs the script, the same values."""
+        session, weights = self._opened(), self.weights
+        if len(values) != len(weights):
+            raise FeedError(
+                f"set_weights() got {len(values)} arrays, the model has {len(weights)} variables",
+                hint=", ".join(v.name for v in weights),
+            )
+        for variable, value in zip(weights, values, strict=True):
+            variable.load(np.asarray(value, variable.dtype), session)
+
+    def save_weights(self, folder: str | Path, step: int = 0, max_to_keep: int = 5) -> str:
+        """Save `weights` as a checkpoint `step-N` in a folder; returns its path."""
+        session = self._opened()
+        with self.graph.as_default():
+            saver = self._savers.setdefault(
+                str(folder), Saver({v.name: v for v in self.weights}, max_to_keep)
+            )
+        return saver.save(session, folder, step)
+
+    def load_weights(self, path: str | Path) -> None:
+        """Load `weights` from a checkpoint, or the newest of a folder."""
+        session = self._opened()
+        with self.graph.as_default():
+            Saver({v.name: v for v in self.weights}).restore(session, path)
+
+    def summary(self) -> None:
+        """Print the variables with shapes and numbers of values, on the chief."""
+        rows = [(v.name, list(v.shape or ()), size_of(v.shape or ())) for v in self.weights]
+        width = max([len(name) for name, _, _ in rows], default=0) + 2
+        lines = [f"model {self.name!r}"]
+        lines += [f"  {name:{width}}{shape!s:20}{count:>14,}" for name, shape, count in rows]
+        trained = sum(size_of(v.shape or ()) for v in self.trainable_weights)
+        total = sum(count for _, _, count in rows)
+        lines.append(f"values: {total:,}, of which {trained:,} are trained")
+        self.say("\n".join(lines))
+
+    def close(self) -> None:
+        """Release the session; further calls open a new one, with new weights."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+class Sequential(Model):
+    """A model of layers in order: objects of `hf.layers`, or functions of a tensor.
+
+    A first element `hf.Input(shape)` gives the shape of the samples; else the first data do.
+    """
+
+    def __init__(self, layers: Sequence[Any] = (), name: str | None = None) -> None:
+        super().__init__(call=self._through, name=name)
+        self.layers = [layer for layer in layers if not isinstance(layer, Tensor)]
+        for first in layers[:1]:
+            if isinstance(first, Tensor):
+                self.add(first)
+
+    def add(self, layer: Any) -> None:
+        """Append a layer; an `hf.Input` gives the shape of the samples."""
+        if self.outputs is not None:
+            raise GraphError(f"{self.name!r} is built: no layers can be added")
+        if isinstance(layer, Tensor):
+            self._given = (layer.dtype, (layer.shape or (None,))[1:])
+        else:
+            self.layers.append(layer)
+
+    def _through(self, *inputs: Tensor, training: bool) -> Tensor:
+        if len(inputs) != 1:
+            raise FeedError(
+                f"{self.name!r} takes one input, not {len(inputs)}",
+                hint="join them first, or write hf.Model(inputs, outputs)",
+            )
+        result: Tensor = several_layers(self.layers, inputs[0], training)
+        return result
+
+
+class _Fit:
+    """One call of `fit`."""
+
+    def __init__(
+        self,
+        model: Model,
+        session: TrainingSession,
+        data: Dataset,
+        epochs: int,
+        callbacks: Sequence[Callback],
+        check: Callable[[], dict[str, float]],
+    ) -> None:
+        self.model, self.session, self.data, self.epochs = model, session, data, epochs
+        self.callbacks, self._check = callbacks, check
+        self.graph = model._built()
+        self.totals = Totals(self.graph.trained)
+        self._steps = [  # who wants to know of each step
+            one
+            for one in callbacks
+            if type(one).on_train_batch_end is not Callback.on_train_batch_end
+            or "on_train_batch_end" in vars(one)
+            or type(one).on_train_batch_begin is not Callback.on_train_batch_begin
+            or "on_train_batch_begin" in vars(one)
+        ]
+        self._alone = session.context.roles.replicas == 1
+
+    def train(self, first: int, checks: int) -> None:
+        """Train until the last epoch, or until a callback stops it; validate every `checks`."""
+        model, data, logs = self.model, self.data, dict[str, float]()
+        self._call("on_train_begin", {})
+        first = max(first, data.first_epoch)
+        is_silent = model._verbose != 1
+        progress = Progress(data, self.epochs, context=self.session.context, silent=is_silent)
+        batches = _Groups(data.epochs(max(self.epochs - first, 0), first))
+        for epoch in range(first, self.epochs):
+            self._call("on_epoch_begin", epoch, {})
+            self.totals = Totals(self.graph.trained)
+            self._epoch(batches.of(epoch), progress)
+            self.session.meet()
+            logs = model._values(self.totals)
+            if checks and (epoch + 1) % checks == 0:
+                logs |= {f"val_{name}": value for name, value in self._check().items()}
+            text = f"epoch {epoch + 1}/{self.epochs}: {_line(logs)}"
+            progress.end_epoch(text, logs)
+            if model._verbose == 2:
+                model.say(text)
+            self._call("on_epoch_end", epoch, logs)
+            if self._stops():
+                break
+        batches.close()
+        progress.close()
+        self._call("on_train_end", logs)
+        self.session.wait()
+
+    def _epoch(self, batches: Iterator[Any], progress: Progress) -> None:
+        session, totals = self.session, self.totals
+        fetches = [self.graph.train, self.graph.loss, *totals.fetches]
+        for batch in batches:
+            for one in self._steps:
+                one.on_train_batch_begin(batch.step, {})
+            _, loss, *added = session.step(fetches, batch)
+            totals.add(added)
+            progress.update(batch, loss=float(loss))
+            for one in self._steps:
+                one.on_train_batch_end(batch.step, {"loss": float(loss)})
+            if self.model.stop_training and self._alone:
+                return
+
+    def _call(self, event: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, event)(*arguments)
+
+    def _stops(self) -> bool:
+        """Whether a callback on any rank stops the training; all wait for each other here."""
+        flag = np.array([self.model.stop_training], np.int64)
+        _join(self.session, flag, "max", "the end of an epoch's callbacks")
+        self.model.stop_training = bool(flag[0])
+        return self.model.stop_training
+
+
+class _Groups:
+    """The batches of each epoch, from one iterator over all epochs.
+
+    An asynchronous worker may have no batch in an epoch.
+    """
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches, self._next = batches, None
+
+    def of(self, epoch: int) -> Iterator[Any]:
+        """The batches of an epoch, after those of earlier ones."""
+        while True:
+            if self._next is None:
+                self._next = next(self._batches, None)
+            if self._next is None or self._next.epoch > epoch:
+                return
+            batch, self._next = self._next, None
+            if batch.epoch == epoch:
+                yield batch
+
+    def close(self) -> None:
+        """Read no more batches."""
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+
+
+def _join(session: TrainingSession, array: np.ndarray, op: str, purpose: str) -> None:
+    """Combine an array over the ranks that run the script, in place; all wait for each other."""
+    context = session.context
+    drivers = context.drivers
+    if drivers is None or drivers.size == 1:
+        return
+    context.meet(purpose)
+    context.executor.finish(drivers.all_reduce(array, op), purpose)
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    """A view of an array as integers: sums with zeros keep every bit of every dtype."""
+    flat = array.reshape(-1).view(np.uint8)
+    return flat.view(np.int64) if flat.size % 8 == 0 else flat
+
+
+def _input_dtype(dtype: np.dtype) -> Any:
+    """float32 for float64, as Keras; other dtypes stay."""
+    return float32 if dtype == float64 else dtype
+
+
+def _class_weights(y: Any, weights: Mapping[int, float], given: Any) -> np.ndarray:
+    """The weights of samples by their classes, times those given."""
+    labels = np.asarray(y)
+    classes = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.ravel()
+    found = np.unique(classes)
+    missing = [int(c) for c in found if int(c) not in weights]
+    if missing:
+        raise FeedError(
+            f"class_weight has no weight for the classes {missing[:5]}",
+            hint="give one for each class of y",
+        )
+    table = np.array([weights[int(c)] for c in found], np.float32)
+    chosen = table[np.searchsorted(found, classes)]
+    return chosen if given is None else chosen * np.asarray(given, np.float32)
+
+
+def _line(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -1,0 +1,110 @@
+"""Samples that a user gives to a model: rows for its placeholders, and shares of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.data.array_rows import ArraySource, Source, sources_of
+from hpcflow.data.global_batch_sharding import split_points
+from hpcflow.data.placeholder_checks import common_length, fit_source
+from hpcflow.errors import DataError, FeedError
+from hpcflow.graph.graph import Tensor
+from hpcflow.runtime.step.feed_and_fetch import cast
+
+
+def arrays_of(given: Any, names: Sequence[str], what: str) -> list[Any]:
+    """One value for each of the model's inputs: a list, a dict by their names, or the value itself.
+
+    Errors: FeedError if their number or names differ.
+    """
+    if isinstance(given, Mapping):
+        if sorted(given) != sorted(names):
+            raise FeedError(
+                f"{what} has {sorted(given)}, the model's inputs are {sorted(names)}",
+                hint="give each input by its name",
+            )
+        return [given[name] for name in names]
+    is_one = isinstance(given, list) and len(given) == 1 and np.ndim(given[0]) > 0
+    if len(names) == 1 and not isinstance(given, tuple) and not is_one:
+        return [given]
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(values) != len(names):
+        raise FeedError(
+            f"{what} has {len(values)} arrays, the model has {len(names)} inputs",
+            hint="give one array for each input: " + ", ".join(names),
+        )
+    return values
+
+
+def source_of(value: Any) -> Source:
+    """The rows of a value: an array, an HDF5 dataset, or an object with a length and items."""
+    (source,) = sources_of(value, None)
+    source.open()
+    return source
+
+
+def fitted(key: Tensor, source: Source) -> Source:
+    """A source whose rows fit a placeholder.
+
+    An array is converted to its dtype, as by Keras (float64 to float32, integer labels to numbers),
+    and gets or loses a last axis of size 1.
+    """
+    if isinstance(source, ArraySource):
+        array = source.array
+        if key.shape is not None and array.ndim:
+            if array.ndim == len(key.shape) + 1 and array.shape[-1] == 1:
+                array = array[..., 0]
+            elif array.ndim == len(key.shape) - 1 and key.shape[-1] == 1:
+                array = array[..., np.newaxis]
+        source = ArraySource(array)
+        if array.dtype != key.dtype and array.dtype.kind in "biuf" and _is_exact(key, array):
+            source.take(array.astype(key.dtype))
+    fit_source(key, source)
+    return source
+
+
+def _is_exact(key: Tensor, array: np.ndarray) -> bool:
+    """Whether values keep their meaning in the placeholder's dtype: no fractions are cut off."""
+    if key.dtype.kind in "iu" and array.dtype.kind == "f":
+        return bool(np.all(np.isfinite(array)) and np.all(array == np.rint(array)))
+    return key.dtype.kind in "fiu"
+
+
+def count_of(sources: Mapping[Tensor, Source]) -> int:
+    """The number of samples, equal for all."""
+    return common_length({key.name: len(source) for key, source in sources.items()})
+
+
+def shares(
+    sources: Mapping[Tensor, Source], batch: int, replica: int, replicas: int
+) -> Iterator[tuple[int, dict[Tensor, np.ndarray]]]:
+    """This worker's rows of each global batch, in order, with the number of the first."""
+    samples = count_of(sources)
+    for start in range(0, samples, batch):
+        cuts = start + split_points(min(batch, samples - start), replicas)
+        numbers = np.arange(cuts[replica], cuts[replica + 1])
+        yield (
+            int(cuts[replica]),
+            {
+                key: np.ascontiguousarray(cast(key, source.rows(numbers)))
+                for key, source in sources.items()
+            },
+        )
+
+
+def split_off(value: Any, share: float, what: str) -> tuple[Any, Any]:
+    """The first samples and the last `share` of them, as Keras's `validation_split`.
+
+    Errors: DataError for data that is no array.
+    """
+    if not isinstance(value, (np.ndarray, list)):
+        raise DataError(
+            f"validation_split splits arrays, and {what} is a {type(value).__name__}",
+            hint="give validation_data=(x, y)",
+        )
+    array = np.asarray(value)
+    at = int(len(array) * (1.0 - share))
+    return array[:at], array[at:]

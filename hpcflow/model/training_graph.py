@@ -1,0 +1,185 @@
+"""Training graph of a model: labels, loss, metrics and the update, added to the model's graph."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hpcflow.errors import GraphError, ShapeError
+from hpcflow.graph.dtypes import float32
+from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.static_shape import shape_text
+from hpcflow.model.loss_names import Loss, find_loss, labels_spec, operand_of
+from hpcflow.model.metric_names import ModelMetric, build_metric, mean_metric
+from hpcflow.ops.array.array_ops import placeholder, shape
+from hpcflow.ops.array.slice_ops import getitem
+from hpcflow.ops.math.arithmetic_ops import add, add_n, cast, greater, multiply, where
+from hpcflow.ops.math.elementwise_math_ops import div_no_nan
+from hpcflow.ops.math.reduction_ops import reduce_mean, reduce_sum
+from hpcflow.ops.nn.weighted_losses import get_regularization_losses
+from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.rank_logging import say_once
+from hpcflow.train.optimizers.adagrad import AdadeltaOptimizer, AdagradOptimizer, RMSPropOptimizer
+from hpcflow.train.optimizers.adam import (
+    AdamaxOptimizer,
+    AdamOptimizer,
+    AdamWOptimizer,
+    NadamOptimizer,
+)
+from hpcflow.train.optimizers.gradient_descent import GradientDescentOptimizer
+from hpcflow.train.optimizers.update_formula import FormulaOptimizer
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {  # with Keras's default learning rates
+    "adadelta": lambda: AdadeltaOptimizer(0.001),
+    "adagrad": lambda: AdagradOptimizer(0.001),
+    "adam": lambda: AdamOptimizer(0.001),
+    "adamax": lambda: AdamaxOptimizer(0.001),
+    "adamw": lambda: AdamWOptimizer(0.004, 0.001),
+    "nadam": lambda: NadamOptimizer(0.001),
+    "rmsprop": lambda: RMSPropOptimizer(0.001),
+    "sgd": lambda: GradientDescentOptimizer(0.01),
+}
+
+
+class Compiled(NamedTuple):
+    """The arguments of `Model.compile`, checked."""
+
+    optimizer: Any
+    loss: Loss
+    metrics: tuple[Any, ...]
+
+
+class TrainingGraph(NamedTuple):
+    """Placeholders of labels and weights, what a step runs, and what an evaluation fetches."""
+
+    labels: Tensor
+    weights: Tensor
+    loss: Tensor  # the mean over the batch, with regularization
+    train: Operation
+    trained: list[ModelMetric]  # of the training graph: the loss, then the user's metrics
+    evaluated: list[ModelMetric]  # the same of the inference graph
+    rate: Variable | None
+
+
+def compiled(optimizer: Any, loss: Any, metrics: Any) -> Compiled:
+    """The checked arguments of `Model.compile`. Errors: GraphError."""
+    if isinstance(optimizer, str):
+        if optimizer.lower() not in OPTIMIZERS:
+            raise GraphError(
+                f"optimizer={optimizer!r} is not an optimizer",
+                hint=f"give one of {', '.join(OPTIMIZERS)}, or one of hf.train",
+            )
+        optimizer = OPTIMIZERS[optimizer.lower()]()
+    if not hasattr(optimizer, "minimize"):
+        raise GraphError(
+            f"optimizer={optimizer!r} is neither a name nor an optimizer of hf.train",
+            hint="for example optimizer='adam', or hf.train.AdamOptimizer(0.01)",
+        )
+    if loss is None:
+        raise GraphError("compile() needs a loss", hint="for example loss='mse'")
+    listed = [metrics] if isinstance(metrics, str) or callable(metrics) else metrics or []
+    items = listed.items() if isinstance(listed, dict) else listed
+    return Compiled(optimizer, find_loss(loss), tuple(items))
+
+
+def training_graph(given: Compiled, trained: Tensor, inferred: Tensor) -> TrainingGraph:
+    """Add labels, loss, metrics and update for a model's output while training and otherwise."""
+    _check_output(given.loss, inferred)
+    labels = placeholder(*labels_spec(given.loss, inferred), "labels")
+    weights = placeholder(float32, [None], "sample_weight")
+    rate = None
+    if isinstance(given.optimizer, FormulaOptimizer):
+        rate = given.optimizer.rate_variable()
+    values = _values(given.loss, labels, trained, weights)
+    loss = _total(values)
+    updates = trained.graph.get_collection(GraphKeys.UPDATE_OPS)
+    with trained.graph.control_dependencies(updates):
+        train = given.optimizer.minimize(loss)
+    if trained is inferred:
+        metrics = _metrics(given, labels, inferred, values)
+        return TrainingGraph(labels, weights, loss, train, metrics, metrics, rate)
+    checked = _metrics(given, labels, inferred, _values(given.loss, labels, inferred, weights))
+    metrics = _metrics(given, labels, trained, values)
+    return TrainingGraph(labels, weights, loss, train, metrics, checked, rate)
+
+
+def _check_output(loss: Loss, output: Tensor) -> None:
+    """Warn if a loss takes probabilities and the output is none; ShapeError without classes."""
+    if loss.kind == "classes" and output.shape is not None and len(output.shape) < 2:
+        raise ShapeError(
+            f"loss={loss.name!r} needs a value for each class; the output is "
+            f"{shape_text(output.shape)}",
+            op=output.op.name,
+            line=output.op.line,
+            hint="give the last layer as many units as there are classes",
+        )
+    if loss.kind == "values" or loss.takes_logits:
+        return
+    type, other = ("Softmax", "softmax") if loss.kind == "classes" else ("Sigmoid", "sigmoid")
+    if operand_of(output, type) is None:
+        same = {
+            "binary_crossentropy": "sigmoid_cross_entropy",
+            "categorical_crossentropy": "softmax_cross_entropy",
+            "sparse_categorical_crossentropy": "sparse_softmax_cross_entropy",
+        }[loss.name]
+        say_once(
+            f"loss={loss.name!r} takes probabilities, but the model does not end in a {other}: "
+            f"loss={same!r} takes what it ends in ({output.op.type})",
+            logging.WARNING,
+        )
+
+
+def _values(loss: Loss, labels: Tensor, output: Tensor, weights: Tensor) -> Tensor:
+    """The loss of each sample times its weight; of a function of the batch, its one value."""
+    values = loss.formula(labels, output)
+    if not isinstance(values, Tensor):
+        raise GraphError(f"the loss {loss.name!r} returned {values!r}, which is no tensor")
+    if values.shape == ():
+        return values
+    if values.shape is not None and len(values.shape) > 1:
+        values = reduce_mean(values, list(range(1, len(values.shape))))
+    return multiply(values, cast(weights, values.dtype))
+
+
+def _total(values: Tensor) -> Tensor:
+    """The mean loss with the regularization of the weights."""
+    mean = values if values.shape == () else reduce_mean(values)
+    extra = get_regularization_losses()
+    return add(mean, cast(add_n(extra), mean.dtype)) if extra else mean
+
+
+def _metrics(given: Compiled, labels: Tensor, output: Tensor, values: Tensor) -> list[ModelMetric]:
+    """The mean loss, and the metrics of `compile`."""
+    count = cast(getitem(shape(output), 0), float32)
+    extra = get_regularization_losses()
+    if values.shape == ():  # a batch without samples has no mean
+        summed = where(greater(count, 0.0), multiply(cast(values, float32), count), 0.0)
+    else:
+        summed = cast(reduce_sum(values), float32)
+    if extra:
+        summed = add(summed, multiply(cast(add_n(extra), float32), count))
+    metrics = [mean_metric("loss", div_no_nan(summed, count), count)]
+    names = {"loss"}
+    for one in given.metrics:
+        made = build_metric(one, given.loss, labels, output)
+        if made.name in names:
+            raise GraphError(f"two metrics are named {made.name!r}", hint="give (name, function)")
+        names.add(made.name)
+        metrics.append(made)
+    return metrics
+
+
+def accepts_training(function: Callable[..., Any]) -> bool:
+    """Whether a function has an argument `training`."""
+    return "training" in inspect.signature(function).parameters
+
+
+def several_layers(layers: Sequence[Any], x: Any, training: bool) -> Any:
+    """`x` through layers in order; those with an argument `training` get it."""
+    for layer in layers:
+        call = getattr(layer, "call", layer)
+        x = layer(x, training=training) if accepts_training(call) else layer(x)
+    return x

@@ -1,0 +1,210 @@
+"""Charts of a page as SVG: curves that the page's script zooms and smooths, and bars."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hpcflow.report.html_elements import Html, data_script, element
+
+WIDTH, HEIGHT = 640, 260
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 10, 34  # margins, in the units of the view box
+MOST_POINTS = 600  # of a curve in the page; more are thinned out to minima and maxima
+COLORS = 8  # series colours of page.css
+
+
+class Series(NamedTuple):
+    """A curve: its name, its points, and whether they are marked."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+    marked: bool = False
+    dashed: bool = False
+
+
+def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> Html:
+    """A chart of curves; its script data let the reader zoom in and smooth."""
+    drawn = [_finite(one) for one in series]
+    drawn = [one for one in drawn if one.xs]
+    if not drawn:
+        return Html("")
+    box = _bounds(drawn)
+    thin = [_thinned(one) for one in drawn]
+    lines = [
+        element(
+            "path",
+            d=_path(one, box),
+            class_=f"curve c{i % COLORS}" + (" dashed" if one.dashed else ""),
+        )
+        for i, one in enumerate(thin)
+    ]
+    dots = [
+        element("circle", cx=f"{_x(x, box):.1f}", cy=f"{_y(y, box):.1f}", r="3.5",
+                class_=f"dot c{i % COLORS}")
+        for i, one in enumerate(thin) if one.marked
+        for x, y in zip(one.xs, one.ys, strict=True)
+    ]  # fmt: skip
+    said = "; ".join(
+        f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn
+    )
+    data = {
+        "box": box,
+        "series": [[[_short(v) for v in one.xs], [_short(v) for v in one.ys]] for one in thin],
+    }
+    picture = element(
+        "svg",
+        element("g", *_axes(box, x_label, y_label), class_="axes"),
+        element("g", *lines, *dots, class_="plot"),
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        role="img",
+        aria_label=f"{title}: {said}",
+    )
+    legend = element(
+        "ul",
+        *(
+            element("li", element("span", class_=f"swatch c{i % COLORS}"), one.name)
+            for i, one in enumerate(drawn)
+        ),
+        class_="legend",
+    )
+    return element(
+        "figure", element("figcaption", title), picture, legend, data_script(data), class_="chart"
+    )
+
+
+def bar_chart(
+    title: str, rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[str]
+) -> Html:
+    """Stacked bars in seconds: a row for each name, a part for each kind."""
+    most = max((sum(values) for _, values in rows), default=0.0)
+    if not most:
+        return Html("")
+    height, label, width = 22, 170, WIDTH - 180
+    parts: list[Html] = []
+    for line, (name, values) in enumerate(rows):
+        y, x = line * height + 4, float(label)
+        parts.append(element("text", name[:28], x=label - 8, y=y + 12, class_="bar-name"))
+        for kind, value in enumerate(values):
+            length = width * value / most
+            shown = element("title", f"{name}: {kinds[kind]} {number(value)} s")
+            parts.append(
+                element("g", shown, element(
+                    "rect", x=f"{x:.1f}", y=y, width=f"{max(length, 0):.1f}", height=height - 7,
+                    class_=f"bar c{kind % COLORS}"))
+            )  # fmt: skip
+            x += length
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{k} {number(v)} s" for k, v in zip(kinds, values, strict=True))
+        for name, values in rows
+    )
+    picture = element(
+        "svg",
+        *parts,
+        viewBox=f"0 0 {WIDTH} {len(rows) * height + 6}",
+        role="img",
+        aria_label=f"{title}: {said}",
+    )
+    legend = element(
+        "ul",
+        *(
+            element("li", element("span", class_=f"swatch c{i % COLORS}"), kind)
+            for i, kind in enumerate(kinds)
+        ),
+        class_="legend",
+    )
+    return element("figure", element("figcaption", title), picture, legend)
+
+
+def number(value: float) -> str:
+    """A number in a few digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if value and (abs(value) >= 1e6 or abs(value) < 1e-3):
+        return f"{value:.3g}"
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers between two others."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    step = 10 ** math.floor(math.log10(span / count))
+    step *= next((m for m in (1, 2, 5) if span / (step * m) <= count), 10)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def _finite(one: Series) -> Series:
+    pairs = [
+        (x, y)
+        for x, y in zip(one.xs, one.ys, strict=True)
+        if math.isfinite(x) and math.isfinite(y) and abs(y) < 1e100
+    ]
+    return one._replace(xs=[x for x, _ in pairs], ys=[y for _, y in pairs])
+
+
+def _bounds(series: Sequence[Series]) -> list[float]:
+    """[least x, largest x, least y, largest y], with a margin above and below."""
+    xs = [x for one in series for x in (min(one.xs), max(one.xs))]
+    ys = [y for one in series for y in (min(one.ys), max(one.ys))]
+    low, high = min(ys), max(ys)
+    pad = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    left, right = min(xs), max(xs)
+    return [left, right if right > left else left + 1.0, low - pad, high + pad]
+
+
+def _thinned(one: Series) -> Series:
+    """At most about MOST_POINTS points, with the extremes of each stretch."""
+    if len(one.xs) <= MOST_POINTS:
+        return one
+    chosen: list[int] = [0]
+    size = len(one.xs) * 2 / MOST_POINTS
+    for k in range(MOST_POINTS // 2):
+        stretch = range(int(k * size), min(int((k + 1) * size), len(one.xs)))
+        if stretch:
+            values = [one.ys[i] for i in stretch]
+            chosen += sorted(
+                {stretch[values.index(min(values))], stretch[values.index(max(values))]}
+            )
+    chosen = sorted({*chosen, len(one.xs) - 1})
+    return one._replace(xs=[one.xs[i] for i in chosen], ys=[one.ys[i] for i in chosen])
+
+
+def _short(value: float) -> float:
+    """A number with the digits that a chart shows."""
+    return float(f"{value:.6g}")
+
+
+def _x(x: float, box: Sequence[float]) -> float:
+    return LEFT + (x - box[0]) / (box[1] - box[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def _y(y: float, box: Sequence[float]) -> float:
+    return HEIGHT - BOTTOM - (y - box[2]) / (box[3] - box[2]) * (HEIGHT - TOP - BOTTOM)
+
+
+def _path(one: Series, box: Sequence[float]) -> str:
+    points = [f"{_x(x, box):.1f} {_y(y, box):.1f}" for x, y in zip(one.xs, one.ys, strict=True)]
+    return "M" + "L".join(points)
+
+
+def _axes(box: Sequence[float], x_label: str, y_label: str) -> list[Html]:
+    parts = []
+    for value in ticks(box[0], box[1]):
+        x = f"{_x(value, box):.1f}"
+        parts.append(element("text", number(value), x=x, y=HEIGHT - BOTTOM + 16, class_="x-tick"))
+    for value in ticks(box[2], box[3]):
+        y = _y(value, box)
+        parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=f"{y:.1f}", y2=f"{y:.1f}"))
+        parts.append(element("text", number(value), x=LEFT - 6, y=f"{y + 4:.1f}", class_="y-tick"))
+    parts.append(element("text", x_label, x=(LEFT + WIDTH) // 2, y=HEIGHT - 3, class_="x-name"))
+    middle = (HEIGHT - BOTTOM) // 2
+    parts.append(
+        element("text", y_label, x=12, y=middle, class_="y-name",
+                transform=f"rotate(-90 12 {middle})")
+    )  # fmt: skip
+    return parts

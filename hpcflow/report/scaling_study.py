@@ -1,0 +1,137 @@
+"""Scaling study: rates by numbers of workers, beside Amdahl's and Gustafson's laws.
+
+Speedup and efficiency are relative to the fewest workers. An interval is what the slowest and the
+fastest repeat of both numbers of workers allow.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hpcflow.report.run_tables import table
+
+SUSPICIOUS = 1.02  # an efficiency above that needs a cause
+
+
+class StudyPoint(NamedTuple):
+    """A number of workers: median samples/s, and speedup and efficiency with their intervals."""
+
+    ranks: int
+    workers: int
+    runs: int
+    rate: float
+    slowest: float
+    fastest: float
+    speedup: float
+    efficiency: float
+    efficiency_low: float
+    efficiency_high: float
+
+
+class Study(NamedTuple):
+    """The points, the parallel part that fits them best, and remarks."""
+
+    kind: str  # strong or weak
+    points: list[StudyPoint]
+    parallel_part: float | None
+    remarks: list[str]
+
+
+def study(rates: Mapping[tuple[int, int], Sequence[float]], kind: str) -> Study:
+    """The study of samples/s by (ranks, workers); each needs at least one run."""
+    points: list[StudyPoint] = []
+    first: tuple[int, Sequence[float]] | None = None
+    for (ranks, workers), found in sorted(rates.items()):
+        first = first or (workers, found)
+        base, times = statistics.median(first[1]), workers / first[0]
+        rate = statistics.median(found)
+        points.append(
+            StudyPoint(
+                ranks,
+                workers,
+                len(found),
+                rate,
+                min(found),
+                max(found),
+                rate / base,
+                rate / base / times,
+                min(found) / max(first[1]) / times,
+                max(found) / min(first[1]) / times,
+            )
+        )
+    part = parallel_part([(p.workers / points[0].workers, p.speedup) for p in points], kind)
+    return Study(kind, points, part, _remarks(points))
+
+
+def parallel_part(speedups: Sequence[tuple[float, float]], kind: str) -> float | None:
+    """The share of the work that runs in parallel, by least squares; None for one point.
+
+    Strong scaling by Amdahl (1967): 1 / speedup = 1 - p (1 - 1 / n). Weak scaling by Gustafson
+    (1988): speedup = n - (1 - p) (n - 1).
+    """
+    several = [(n, s) for n, s in speedups if n > 1 and s > 0]
+    if not several:
+        return None
+    if kind == "strong":
+        pairs = [(1 - 1 / n, 1 - 1 / s) for n, s in several]
+    else:
+        pairs = [(n - 1, s - 1) for n, s in several]
+    return sum(a * b for a, b in pairs) / sum(a * a for a, _ in pairs)
+
+
+def _remarks(points: Sequence[StudyPoint]) -> list[str]:
+    remarks = [
+        f"{p.workers} workers: efficiency {p.efficiency:.2f} is above 1; cause unknown (smaller "
+        "parts may fit into caches, or the first point was disturbed)"
+        for p in points
+        if p.efficiency > SUSPICIOUS and p.efficiency_low > 1
+    ]
+    if any(p.runs < 3 for p in points):
+        remarks.append("fewer than three runs at a number of workers: intervals say little")
+    return remarks
+
+
+def as_text(found: Study) -> str:
+    """The study as a table, with the fit."""
+    head = ["ranks", "workers", "runs", "samples/s", "speedup", "efficiency", "interval"]
+    rows = [
+        [
+            f"{p.ranks}",
+            f"{p.workers}",
+            f"{p.runs}",
+            f"{p.rate:,.0f}",
+            f"{p.speedup:.2f}",
+            f"{p.efficiency:.0%}",
+            f"{p.efficiency_low:.0%} to {p.efficiency_high:.0%}",
+        ]
+        for p in found.points
+    ]
+    lines = [f"{found.kind} scaling", table(head, rows)]
+    if found.parallel_part is not None:
+        law = "Amdahl" if found.kind == "strong" else "Gustafson"
+        lines.append(f"parallel part by {law}'s law: {min(found.parallel_part, 1.0):.2%}")
+    return "\n".join([*lines, *found.remarks])
+
+
+def as_data(found: Study) -> dict[str, Any]:
+    """The study as plain data."""
+    return {
+        "format": "hpcflow-scale-1",
+        "kind": found.kind,
+        "parallel_part": found.parallel_part,
+        "remarks": found.remarks,
+        "points": [point._asdict() for point in found.points],
+    }
+
+
+def as_csv(found: Study) -> str:
+    """The points as a CSV table."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, StudyPoint._fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(point._asdict() for point in found.points)
+    return text.getvalue()

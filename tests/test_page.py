@@ -1,0 +1,315 @@
+"""The page of runs: self-contained, escaped, small; what it says of planted faults; live."""
+
+from __future__ import annotations
+
+import base64
+import html.parser
+import json
+import re
+import struct
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcflow.cli import main as cli
+from hpcflow.report import page_charts, run_limits, run_page, wait_heat_map
+from hpcflow.report.html_elements import data_script, element
+from tests.test_report import write
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&\x1b[31m\u202e"
+VOID = {"meta", "img", "input", "br", "rect", "path", "line", "circle"}
+
+
+class Checker(html.parser.HTMLParser):
+    """Finds elements that are not closed, and what a page would load or run."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+
+def checked(text: str) -> Checker:
+    """The page, after checks that hold for every page."""
+    checker = Checker()
+    checker.feed(text)
+    assert not checker.open
+    for tag, attributes in checker.found:
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+        for name in ("src", "href"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("data:image/png;base64,"), value
+    assert len([tag for tag, _ in checker.found if tag == "script"]) == 1 + text.count(
+        'type="application/json"'
+    )
+    return checker
+
+
+def paces(folder: Path, works: list[float], waits: list[float], rows: int = 20) -> None:
+    """paces.csv with constant work and waiting of each worker."""
+    lines = ["seconds,step,worker,steps,work,wait,samples"]
+    for k in range(1, rows + 1):
+        for worker, (work, wait) in enumerate(zip(works, waits, strict=True)):
+            lines.append(f"{k / 2},{k},{worker},{k},{work},{wait},16")
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_page_of_one_run(tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "run", 4, 64, 1000.0))
+    paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(folder), "--html", str(page)]) == 0
+    text = page.read_text()
+    checker = checked(text)
+    said = " ".join(checker.texts)
+    for words in ("digits.py", "finished", "1,000", "loss"):
+        assert words in said or words in text
+    assert text.count("<figure") == 4  # loss, rate, heat map, seconds by worker
+
+
+def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
+    more = {"said": {HOSTILE: HOSTILE}, "manifest": {"script": f"/x/{HOSTILE}", "git": {
+        "commit": HOSTILE}, "command": ["python", HOSTILE], "folder": HOSTILE,
+        "settings": {HOSTILE: HOSTILE}, "end": HOSTILE}}  # fmt: skip
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, **more))
+    rows = (folder / "metrics.csv").read_text().replace("loss", '"<b onclick=x>"')
+    (folder / "metrics.csv").write_text(rows)
+    failure = {"rank": 1, "cause": HOSTILE, "host": HOSTILE, "kind": HOSTILE, "next": HOSTILE}
+    (folder / "failure.json").write_text(json.dumps(failure))
+    (folder / "rank-1.log").write_text(f"first\n{HOSTILE}\x00\x07</pre>\n")
+    text = run_page.page_of([folder]).text
+    checker = checked(text)
+    assert {tag for tag, _ in checker.found}.isdisjoint({"b onclick=x"})
+    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
+    assert "alert(1)" in " ".join(checker.texts)  # it is shown, as a text
+
+
+def test_json_in_a_page_cannot_end_its_element() -> None:
+    text = data_script({"name": "</script><script>alert(1)//", "amp": "&lt;"})
+    assert text.count("</script>") == 1 and text.startswith('<script type="application/json">')
+    assert json.loads(text[len('<script type="application/json">') : -len("</script>")]) == {
+        "name": "</script><script>alert(1)//", "amp": "&lt;"}  # fmt: skip
+    assert element("p", "<a>", title='"x"') == '<p title="&quot;x&quot;">&lt;a&gt;</p>'
+
+
+def test_a_redacted_page_names_no_host_user_or_path(tmp_path: Path) -> None:
+    secret = "node17.cluster.example"
+    straggler = {"worker": 1, "rank": 1, "host": secret, "factor": 3.0}
+    said = {"hosts": [secret] * 2, "stragglers": [straggler], "warnings": {f"of {secret}": "1"}}
+    said |= {"work_seconds": [1.0, 9.0], "wait_seconds": [8.0, 0.0]}
+    started = {"folder": "/home/alice/x", "command": ["python", "/home/alice/x/train.py"]}
+    folder = Path(write(tmp_path / "alice", 2, 64, 1.0, said=said, manifest=started))
+    failure = {"rank": 1, "cause": f"died on {secret}", "host": secret, "kind": "death"}
+    (folder / "failure.json").write_text(json.dumps(failure))
+    open_page = run_page.page_of([folder]).text
+    assert secret in open_page and "alice" in open_page
+    hidden = run_page.page_of([folder], redacted=True)
+    for word in (secret, "alice", "/home"):
+        assert word not in hidden.text and word not in json.dumps(hidden.figures)
+    assert "slow worker" in hidden.text
+
+
+def pixels(uri: str) -> np.ndarray:
+    """The palette indices of a PNG of the page, by a decoder of its own."""
+    data = base64.b64decode(uri.partition(",")[2])
+    at, packed, size = 8, b"", (0, 0)
+    while at < len(data):
+        (length,) = struct.unpack(">I", data[at : at + 4])
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
+        (crc,) = struct.unpack(">I", data[at + 8 + length : at + 12 + length])
+        assert crc == zlib.crc32(kind + body)
+        size = struct.unpack(">II", body[:8]) if kind == b"IHDR" else size
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + length
+    rows = np.frombuffer(zlib.decompress(packed), np.uint8).reshape(size[1], size[0] + 1)
+    assert not rows[:, 0].any()
+    return rows[:, 1:]
+
+
+def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "run", 4, 64, 1000.0))
+    paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
+    found = wait_heat_map.heat_map(run_page.rows_of_paces(folder / "paces.csv"))
+    assert found is not None and found.seconds == 10.0
+    cells = pixels(wait_heat_map.png_uri(found.waiting))
+    assert (cells[2] == 0).all() and (cells[[0, 1, 3]] == round(254 * 2 / 3)).all()
+    assert "(worker 2)" in run_page.page_of([folder]).text
+
+
+def test_a_large_run_is_a_small_page_in_a_second(tmp_path: Path) -> None:
+    """1,024 ranks and 10,000 steps, with as many rows as such a run records."""
+    folder = Path(write(tmp_path / "run", 1024, 65536, 1e6, rows=range(1, 10_001)))
+    rng = np.random.default_rng(1)
+    lines = ["seconds,step,worker,steps,work,wait,samples"]
+    for k in range(40):
+        lines += [f"{k * 25},{k * 250},{w},{k * 250},{work:.5f},{0.2 - work:.5f},64"
+                  for w, work in enumerate(rng.uniform(0.05, 0.15, 1024))]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    result = json.loads((folder / "result.json").read_text())
+    result |= {"hosts": [f"n{i // 8}" for i in range(1024)], "work_seconds": [1000.0] * 1024}
+    result |= {"wait_seconds": [1000.0] * 1024, "input_wait_seconds": [0.0] * 1024}
+    (folder / "result.json").write_text(json.dumps(result))
+    start = time.thread_time()
+    text = run_page.page_of([folder]).text
+    took = time.thread_time() - start
+    checked(text)
+    assert len(text.encode()) < 1 << 20
+    assert took < 3.0  # one on an idle machine; the test catches what grows with the square
+
+
+@pytest.mark.parametrize(
+    ("inputs", "work", "waits", "servers", "resource", "words"),
+    [
+        ([0, 0, 0], [20, 21, 63], [43, 42, 0.5], [], "slow worker", "w2 is slow"),
+        ([0, 0, 42], [20, 21, 63], [43, 42, 0.5], [], "slow worker", "its input"),
+        ([30, 31, 29], [50, 51, 50], [1, 1, 1], [], "input", "every worker waited 30"),
+        ([0, 0, 0], [20, 21, 20], [43, 42, 43], [], "messages", "sums over the ranks"),
+        ([0, 0, 0], [20, 21, 20], [43, 42, 43], ["/job:ps/task:0"], "messages", "/job:ps/task:0"),
+        ([0, 0, 0], [62, 63, 62], [1, 1, 1], [], None, ""),
+    ],
+    ids=str,
+)
+def test_what_limits_a_run_is_named(
+    inputs: Any, work: Any, waits: Any, servers: Any, resource: str | None, words: str
+) -> None:
+    found = run_limits.limits(64.0, inputs, work, waits, ["w0", "w1", "w2"], {}, servers)
+    assert [one.resource for one in found[:1]] == ([resource] if resource else [])
+    assert words in "".join(one.text for one in found[:1])
+    if resource == "slow worker":
+        assert found[0].seconds == pytest.approx(42.5)  # what the others waited
+
+
+def test_saves_that_hold_training_are_named() -> None:
+    found = run_limits.limits(60.0, [0.0], [40.0], [0.0], ["w0"], {"held_seconds": 18.0}, [])
+    assert [(one.resource, one.seconds) for one in found] == [("saving", 18.0)]
+
+
+def test_curves_keep_their_extremes_when_they_are_thinned() -> None:
+    ys = np.sin(np.arange(50_000) / 50)
+    ys[31_234], ys[1_111] = 40.0, -40.0
+    text = page_charts.line_chart(
+        "loss", [page_charts.Series("loss", range(50_000), ys.tolist())], "steps", "loss"
+    )
+    data = json.loads(re.search(r'json">(.*?)</script>', text)[1])  # type: ignore[index]
+    xs, values = data["series"][0]
+    assert len(xs) <= 1.2 * page_charts.MOST_POINTS and xs == sorted(xs)
+    assert max(values) == 40.0 and min(values) == -40.0 and (xs[0], xs[-1]) == (0, 49_999)
+
+
+@pytest.mark.parametrize("ys", [[float("nan")] * 3, [], [float("inf"), 1.0, 2.0], [1e308, 1, 2]])
+def test_curves_of_no_numbers_break_no_page(ys: list[float]) -> None:
+    text = page_charts.line_chart("x", [page_charts.Series("x", range(len(ys)), ys)], "s", "x")
+    assert "nan" not in text.lower() and "inf" not in text.lower()
+
+
+def test_ticks_are_round_and_within() -> None:
+    for low, high in [(0, 1), (0, 7), (-3, 12), (1e-7, 3e-7), (99.5, 100.5), (0, 1e9)]:
+        found = page_charts.ticks(low, high)
+        assert 2 <= len(found) <= 6, (low, high, found)
+        assert all(low - 1e-12 <= t <= high + 1e-9 * abs(high) for t in found)
+
+
+def test_several_runs_are_compared(tmp_path: Path) -> None:
+    folders = [write(tmp_path / f"n{n}", n, 64, 900.0 * n, manifest={
+        "command": ["x", "/home/u/digits.py", f"--rate={n}"]}) for n in (1, 2, 4)]  # fmt: skip
+    page, figures = tmp_path / "p.html", tmp_path / "p.json"
+    assert cli.main(["report", *folders, "--html", str(page), "--json", str(figures)]) == 0
+    checker = checked(page.read_text())
+    said = " ".join(checker.texts)
+    assert "strong scaling" in said and "--rate" in said and "100%" in said
+    data = json.loads(figures.read_text())
+    assert [point["workers"] for point in data["scaling"][0]["points"]] == [1, 2, 4]
+    assert [run["samples_per_second"] for run in data["runs"]] == [900.0, 1800.0, 3600.0]
+
+
+def test_wrong_arguments(tmp_path: Path, capsys: Any) -> None:
+    run = write(tmp_path / "run", 1, 64, 1.0)
+    assert cli.main(["report", run, "--redact"]) == 2
+    assert cli.main(["report", str(tmp_path / "none"), "--html", str(tmp_path / "p")]) == 1
+    (tmp_path / "file").write_text("")
+    assert cli.main(["report", run, "--html", str(tmp_path / "file" / "p.html")]) == 1
+    assert "no run in" in capsys.readouterr().err
+
+
+TRAIN = """
+import os, sys, time
+import numpy as np
+import hpcflow as hf
+x = hf.placeholder(hf.float32, [None, 2])
+w = hf.Variable(hf.zeros([2, 1]))
+loss = hf.reduce_mean(hf.square(hf.matmul(x, w) - 1.0))
+train = hf.train.GradientDescentOptimizer(0.01).minimize(loss)
+data = hf.data.Dataset({x: np.ones((64, 2), "float32")}, batch=16)
+with hf.train.TrainingSession() as sess, hf.train.Progress(data, 2) as progress:
+    for batch in data.epochs(2):
+        sess.step(train, batch)
+        progress.update(batch, loss=1.0)
+    sess.wait()
+    if "fail" in sys.argv:
+        raise ValueError("planted")
+    sess.result()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "state"), [([], "finished"), (["fail"], "failed")], ids=["finished", "failed"]
+)
+@pytest.mark.parametrize("ranks", [[], ["-n", "2"]], ids=["single", "two"])
+def test_a_run_leaves_its_page(
+    ranks: list[str], words: list[str], state: str, tmp_path: Path
+) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "run"
+    script.write_text(TRAIN)
+    command = [sys.executable, "-m", "hpcflow", "run", *ranks, "--run-dir", str(folder)]
+    done = subprocess.run(
+        [*command, str(script), *words], cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode == 0) == (not words), done.stderr
+    text = (folder / "report.html").read_text()
+    checked(text)
+    assert f'class="state{" bad" if words else ""}">{state}' in text.replace("<b ", "")
+    assert not list(folder.glob(".report*"))
+    (folder / "report.html").unlink()
+    more = [*command, "--set", "page=0", str(script)]
+    subprocess.run(more, cwd=ROOT, capture_output=True, timeout=100)
+    assert not (folder / "report.html").exists()
+
+
+def test_a_page_of_a_running_job_is_written_again(tmp_path: Path) -> None:
+    from hpcflow.report.live_page import NAME, LivePage
+
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, finished=False))
+    page = LivePage(str(folder), every_s=0.05)
+    end = time.monotonic() + 20
+    while not (folder / NAME).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    checked((folder / NAME).read_text())
+    (folder / NAME).unlink()
+    while not (folder / NAME).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert (folder / NAME).exists()
+    page.close()
+    assert 'http-equiv="refresh"' not in (folder / NAME).read_text()

@@ -1,0 +1,114 @@
+"""`hpcflow scale`: laws that fit, intervals, and a study of real runs that can be stopped."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcflow.cli import main as cli
+from hpcflow.report import scaling_study
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.93, 1.0])
+@pytest.mark.parametrize("kind", ["strong", "weak"])
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_parallel_part_of_runs_that_follow_a_law(part: float, kind: str, first: int) -> None:
+    def speedup(n: float) -> float:
+        return 1 / (1 - part + part / n) if kind == "strong" else n - (1 - part) * (n - 1)
+
+    rates = {(first * n, first * n): [100.0 * speedup(n)] for n in (1, 2, 4, 8)}
+    found = scaling_study.study(rates, kind)
+    assert found.parallel_part == pytest.approx(part)
+    for point in found.points:
+        assert point.speedup == pytest.approx(speedup(point.workers / first))
+        assert point.efficiency == pytest.approx(point.speedup * first / point.workers)
+
+
+def test_servers_do_not_count_as_workers() -> None:
+    found = scaling_study.study({(3, 2): [200.0], (5, 4): [400.0]}, "strong")
+    assert [point.efficiency for point in found.points] == [1.0, 1.0]
+
+
+def test_intervals_are_of_the_slowest_and_the_fastest_repeats() -> None:
+    found = scaling_study.study({(1, 1): [90.0, 100.0, 110.0], (2, 2): [150.0, 180.0]}, "strong")
+    point = found.points[1]
+    assert point.rate == 165.0 and point.efficiency == pytest.approx(0.825)
+    assert point.efficiency_low == pytest.approx(150 / 110 / 2)
+    assert point.efficiency_high == pytest.approx(180 / 90 / 2)
+    assert "fewer than three runs" in scaling_study.as_text(found)
+
+
+def test_an_efficiency_above_one_is_not_passed_over() -> None:
+    rates = {(1, 1): [100.0] * 3, (2, 2): [260.0] * 3}
+    assert "above 1; cause unknown" in scaling_study.as_text(scaling_study.study(rates, "strong"))
+    rates = {(1, 1): [100.0, 90.0, 150.0], (2, 2): [210.0] * 3}  # within the noise
+    assert "above 1" not in scaling_study.as_text(scaling_study.study(rates, "strong"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--ranks", "0,1"],
+        ["--ranks", "two"],
+        ["--ranks", "1,2", "--ps", "1"],
+        ["--ranks", "1", "--repeats", "0"],
+        ["--ranks", "1", "--weak", "batch"],
+        ["--ranks", "1", "--run-dir", "x"],
+        ["--ranks", "1", "--set", "nonsense=1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments(words: list[str], capsys: Any) -> None:
+    assert cli.main(["scale", *words, "train.py"]) == 2
+    assert "hpcflow scale: " in capsys.readouterr().err
+
+
+TRAIN = """
+import argparse, sys
+import hpcflow as hf
+import numpy as np
+options = argparse.ArgumentParser()
+options.add_argument("--batch", type=int, default=16)
+options.add_argument("--fail", action="store_true")
+options = options.parse_args()
+model = hf.Sequential([hf.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((64, 2), "f4"), np.ones(64, "f4"), batch_size=options.batch, verbose=2)
+if options.fail and model.session.context.size > 1:
+    sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_a_study_of_real_runs_goes_on_where_it_was(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    folder = tmp_path / "study"
+    command = [sys.executable, "-m", "hpcflow", "scale", "--ranks", "1,2", "--repeats", "2"]
+    command += ["--out", str(folder), "--weak=--batch=8", str(tmp_path / "train.py")]
+
+    def study(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=200
+        )
+
+    failed = study("--fail")
+    assert failed.returncode == 1 and "n2-1 failed" in failed.stderr, failed.stderr
+    done = study()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("run ") == 2 and "2 ranks" in done.stdout  # those of one rank stay
+    assert "weak scaling" in done.stdout
+    data = json.loads((folder / "scaling.json").read_text())
+    assert [(p["workers"], p["runs"]) for p in data["points"]] == [(1, 2), (2, 2)]
+    rows = list(csv.DictReader((folder / "scaling.csv").read_text().splitlines()))
+    assert [row["workers"] for row in rows] == ["1", "2"]
+    assert "weak scaling" in (folder / "report.html").read_text()
+    again = study()
+    assert again.returncode == 0 and "run 1 of" not in again.stdout

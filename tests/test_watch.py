@@ -1,0 +1,160 @@
+"""`hpcflow watch`: what the files of runs tell while they go on, and how little of them is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcflow.cli import main as cli
+from hpcflow.report import run_watch
+from tests.test_report import write
+
+ROOT = Path(__file__).parents[1]
+
+
+def known(folder: Path, capsys: Any) -> list[dict[str, Any]]:
+    assert cli.main(["watch", str(folder), "--once", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["format"] == "hpcflow-watch-1"
+    return list(data["runs"])
+
+
+def test_progress_rate_and_loss_of_a_run(tmp_path: Path, capsys: Any) -> None:
+    folder = Path(write(tmp_path / "run", 4, 64, 900.0, manifest={"steps_in_all": 40}))
+    (one,) = known(folder, capsys)
+    assert (one["step"], one["steps"], one["ranks"], one["mode"]) == (10, 40, 4, "")
+    assert one["samples_per_second"] == 900.0 and one["values"] == {"loss": 0.1}
+    assert one["left_seconds"] == pytest.approx(3.0)  # 30 steps of 0.1 s
+    assert one["state"] == "finished"
+
+
+def test_a_folder_of_runs_in_order(tmp_path: Path, capsys: Any) -> None:
+    for name in ("b", "a"):
+        write(tmp_path / name, 2, 64, 1.0)
+    (tmp_path / "notes").mkdir()
+    assert [one["name"] for one in known(tmp_path, capsys)] == ["a", "b"]
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    assert capsys.readouterr().out.count("finished") == 2
+
+
+def test_names_and_labels_move_no_cursor(tmp_path: Path, capsys: Any) -> None:
+    slow = {"worker": 1, "rank": 1, "host": "n\x1b[2J1", "factor": 3.0}
+    folder = Path(write(tmp_path / "r\x1b[31m", 2, 64, 1.0, manifest={"stragglers": [slow]}))
+    text = (folder / "metrics.csv").read_text().replace("loss", "lo\x07ss")
+    (folder / "metrics.csv").write_text(text)
+    assert cli.main(["watch", str(folder), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x07" not in shown and "3 times" in shown
+
+
+def test_only_the_end_of_a_long_table_is_read(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0, rows=range(1, 50_001)))
+    read: list[int] = []
+    pread = os.fdopen
+
+    class Counted:
+        def __init__(self, file: Any) -> None:
+            self.file = file
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(self.file, name)
+            if name not in ("read", "readline"):
+                return value
+
+            def call(*arguments: Any) -> Any:
+                data = value(*arguments)
+                read.append(len(data))
+                return data
+
+            return call
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            self.file.close()
+
+    monkeypatch.setattr(run_watch, "open", lambda d, mode: Counted(pread(d, mode)), raising=False)
+    rows = run_watch.tail_rows(folder / "metrics.csv")
+    assert rows[-1]["step"] == 50_000 and sum(read) <= 40 << 10
+
+
+@pytest.mark.parametrize("damage", ["", "step", "\x00" * 100, "a,b\n1,2\n", "step,seconds\n1,"])
+def test_damaged_tables_are_no_error(damage: str, tmp_path: Path, capsys: Any) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0))
+    (folder / "metrics.csv").write_text(damage)
+    (one,) = known(folder, capsys)
+    assert one["step"] == 0
+
+
+def test_no_run_is_an_error_that_says_what_to_do(tmp_path: Path, capsys: Any) -> None:
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
+    assert cli.main(["watch", str(tmp_path / "none")]) == 1
+    assert cli.main(["watch", str(tmp_path), "--every", "0"]) == 2
+    assert "--run-dir" in capsys.readouterr().err
+
+
+def test_the_queue_is_asked_where_there_is_one(tmp_path: Path, monkeypatch: Any) -> None:
+    """A squeue that answers, one that does not exist, and a job id that is none."""
+    tool = tmp_path / "bin" / "squeue"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "$@" > "$0.asked"\necho "RUNNING, 1:00 left (None)"\n')
+    tool.chmod(0o755)
+    folder = tmp_path / "run"
+    write(folder, 2, 64, 1.0, finished=False, manifest={"environment": {"SLURM_JOB_ID": "17"}})
+    monkeypatch.setattr(run_watch.run_outcome, "outcome_of", lambda *a: ("running", ""))
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    assert run_watch.WatchedRun(folder).look()["queue"] == "RUNNING, 1:00 left (None)"
+    assert "--jobs 17" in Path(f"{tool}.asked").read_text()
+    monkeypatch.setenv("PATH", "")
+    assert run_watch.WatchedRun(folder).look()["queue"] == ""
+
+
+def test_sparks() -> None:
+    assert run_watch.sparks([1, 2, 3, 8]) == "▁▂▃█"
+    assert run_watch.sparks([1]) == "" and run_watch.sparks([2, 2]) == "▁▁"
+    assert len(run_watch.sparks([float(i) for i in range(1000)])) <= run_watch.WIDTH
+
+
+TRAIN = """
+import time
+import numpy as np
+import hpcflow as hf
+x = hf.placeholder(hf.float32, [None, 2])
+w = hf.Variable(hf.zeros([2, 1]))
+train = hf.train.GradientDescentOptimizer(0.01).minimize(hf.reduce_mean(hf.matmul(x, w)))
+data = hf.data.Dataset({x: np.ones((64, 2), "float32")}, batch=16)
+with hf.train.TrainingSession() as sess, hf.train.Progress(data, 50) as progress:
+    for batch in data.epochs(50):
+        sess.step(train, batch)
+        progress.update(batch, loss=1.0)
+        time.sleep(0.05)
+"""
+
+
+def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    folder = tmp_path / "run"
+    hpcflow = [sys.executable, "-m", "hpcflow"]
+    run = subprocess.Popen([*hpcflow, "run", "--run-dir", folder, script], cwd=ROOT,
+                           stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not (folder / "metrics.csv").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        watch = subprocess.run([*hpcflow, "watch", str(folder), "--json", "--every", "0.3"],
+                               cwd=ROOT, capture_output=True, text=True, timeout=100)  # fmt: skip
+    finally:
+        run.wait(60)
+    looks = [json.loads(line)["runs"][0] for line in watch.stdout.splitlines()]
+    assert watch.returncode == 0 and len(looks) > 2
+    assert looks[0]["state"] == "running" and looks[-1]["state"] != "running"
+    assert looks[0]["steps"] == 200 and looks[-1]["step"] > looks[0]["step"]
