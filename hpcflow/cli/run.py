@@ -149,9 +149,11 @@ def main(args: argparse.Namespace) -> int:
 
 def live_page(settings: Settings) -> LivePage | None:
     """The page of this run, which the chief writes while the script runs."""
+    if not (settings.run_dir and settings.page):
+        return None
     from hpcflow.runtime.job.job_membership import current_context
 
-    if not (settings.run_dir and settings.page and current_context().is_chief):
+    if not current_context().is_chief:
         return None
     from hpcflow.report.live_page import LivePage
 

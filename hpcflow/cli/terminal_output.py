@@ -17,6 +17,12 @@ def out(text: str = "", end: str = "\n") -> None:
     _write(sys.stdout, text + end)
 
 
+def clear_screen() -> None:
+    """Clear the terminal that stdout is, and go to its first line."""
+    stream = sys.stdout
+    stream.write("\x1b[H\x1b[J")
+
+
 def err(text: str) -> None:
     """Print errors and progress to stderr."""
     _write(sys.stderr, text + "\n")

@@ -12,10 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import clear_screen, err, out
 from hpcflow.errors import HpcflowError
-
-CLEAR = "\x1b[H\x1b[J"  # of a terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
                 out(json.dumps({"format": "hpcflow-watch-1", "runs": plain}))
             else:
                 if is_terminal:
-                    sys.stdout.write(CLEAR)
+                    clear_screen()
                 out("\n".join(map(run_watch.shown, known)))
             if args.once or not any(one["state"] == run_outcome.RUNNING for one in known):
                 return 0

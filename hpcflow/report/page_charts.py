@@ -102,6 +102,7 @@ def bar_chart(
     picture = element(
         "svg",
         *parts,
+        class_="bars",
         viewBox=f"0 0 {WIDTH} {len(rows) * height + 6}",
         role="img",
         aria_label=f"{title}: {said}",

@@ -92,14 +92,18 @@ class Progress:
             self._show()
 
     def end_epoch(self, text: str, values: Mapping[str, float]) -> None:
-        """Print a line in place of the bar, and record `values`, at the end of an epoch."""
+        """Print a line in place of the bar, and record `values`, at the end of an epoch.
+
+        The loss is left out of the record, which has that of steps.
+        """
         if self._speaks:
             self._is_shown, self._shown_at = True, time.perf_counter()
             start = "" if self._terminal is None else "\r\033[K"
             print(f"{start}{text}", file=self._terminal or self._stream, flush=True)
         if self._log is not None:
             epoch = -(-self._steps_done // max(1, self.steps))
-            self._log.add(self._steps_done, epoch, self._samples, values, "run")
+            others = {name: value for name, value in values.items() if name != "loss"}
+            self._log.add(self._steps_done, epoch, self._samples, others, "run")
 
     def close(self) -> None:
         """Show the last step."""

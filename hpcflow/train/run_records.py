@@ -97,14 +97,19 @@ class RunLog:
         if passed < {"": usual, "epoch": SHORT_EPOCH_S, "run": 0.0}[ends]:
             return
         rate = (samples - self._samples) / max(passed, 1e-9)
-        self._last, self._samples = clock, samples
+        is_after_steps = samples > self._samples or not samples
+        if is_after_steps:
+            self._last, self._samples = clock, samples
         numbers = {name: float(value) for name, value in values.items()}
         row = dict(zip(COLUMNS, (
             round(time.time(), 3), round(clock - self._begun, 4), step, epoch, samples,
             round(rate, 1)), strict=True))  # fmt: skip
+        if not is_after_steps:  # a validation has no rate
+            del row["samples_per_second"]
         self._rows.add({**row, **numbers})
         if self._events is not None:
-            for name, number in {**numbers, "samples_per_second": rate}.items():
+            rates = {"samples_per_second": rate} if is_after_steps else {}
+            for name, number in {**numbers, **rates}.items():
                 self._events.add_scalar(name, number, step)
 
     def pace(self, step: int, rows: Sequence[tuple[int, TimingRow]]) -> None:
