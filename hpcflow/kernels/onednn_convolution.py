@@ -286,10 +286,10 @@ def _refuses(kind: str) -> Callable[[KernelNode], str]:
 
 
 def _reads_neighbours(params: ConvolutionGeometry, filters: Sequence[int | None] | None) -> str:
-    """Why NaN and infinities might spread with the tile instructions of 16-bit floats, "" if not.
+    """Why NaN and infinities might spread with the instructions of 16-bit floats, "" if not.
 
-    They read the channels of a pixel in groups, and behind a pixel of few channels those of the
-    next pixel, times weights of 0.
+    Tiles read the channels of a pixel in groups, and behind a pixel of few channels those of the
+    next pixel, times weights of 0. avx512_bf16 does so for the last of an odd number of channels.
     """
     if params.dtype == onednn_library.FLOAT or filters is None:
         return ""
@@ -297,8 +297,9 @@ def _reads_neighbours(params: ConvolutionGeometry, filters: Sequence[int | None]
         n if n is None else n * groups
         for n, groups in zip(filters[-2:], (params.groups, 1), strict=True)
     ]
-    narrow = any(n is None or n < WHOLE_CHANNELS for n in counts)
-    return f"fewer than {WHOLE_CHANNELS} channels of 16 bits" if narrow else ""
+    if any(n is None or n < WHOLE_CHANNELS for n in counts):
+        return f"fewer than {WHOLE_CHANNELS} channels of 16 bits"
+    return "an odd number of channels of 16 bits" if any(n and n % 2 for n in counts) else ""
 
 
 @functools.lru_cache(maxsize=1024)

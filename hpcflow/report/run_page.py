@@ -239,7 +239,7 @@ def page(views: Sequence[RunView], curves: Sequence[ScalingCurve], refresh: bool
     body = element(
         "body",
         element("main", element("h1", title), *sections),
-        element("p", f"written {written}; drag in a chart to zoom, double click to go back"),
+        element("footer", f"written {written}; drag in a chart to zoom, double click to go back"),
         Html(f"<script>{(ASSETS / 'page.js').read_text(encoding='utf-8')}</script>"),
     )
     return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"

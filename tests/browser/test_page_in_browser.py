@@ -1,0 +1,113 @@
+"""The page of runs in a real browser without a network: no error, zoom, smoothing, accessibility.
+
+`make test-page` runs it: it needs Debian's chromium and chromium-driver, selenium, and axe-core.
+`PAGE_SCREENSHOTS=DIR` keeps pictures.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcflow.report import run_page
+from tests.test_page import paces
+from tests.test_report import write
+
+AXE = os.environ.get("AXE", "build/axe-core/package/axe.min.js")
+LONGEST_LOAD_MS = 1000.0
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    for word in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1300,1900"):
+        options.add_argument(f"--{word}")
+    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")  # no network
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path="/usr/bin/chromedriver")
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
+    """A page of a run with a slow worker, in the light and in the dark scheme."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": request.param}]},
+    )
+    saves = {"written": 3, "failed": 0, "held_seconds": 0.4}
+    said = {"hosts": ["n0", "n1", "n2", "n3"], "work_seconds": [3.0, 3.1, 11.0, 3.0]}
+    said |= {"wait_seconds": [9.0, 8.9, 0.2, 9.0], "saves": saves, "accuracy": 0.97}
+    folder = Path(write(tmp_path / "run", 4, 64, 1000.0, said=said, rows=range(1, 400)))
+    paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
+    page = tmp_path / "report.html"
+    page.write_text(run_page.page_of([folder]).text)
+    browser.get(page.as_uri())
+    return browser
+
+
+def errors(browser: Any) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def path_of(browser: Any) -> str:
+    return str(browser.find_element("css selector", "figure.chart .curve").get_attribute("d"))
+
+
+def ticks_of(browser: Any) -> list[str]:
+    return [one.text for one in browser.find_elements("css selector", "figure.chart .x-tick")][:5]
+
+
+def test_it_opens_and_zooms_and_smooths(opened: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    assert errors(opened) == []
+    assert "worker 2" in opened.find_element("css selector", ".limits").text
+    whole, ticks = path_of(opened), ticks_of(opened)
+    chart = opened.find_element("css selector", "figure.chart svg")
+    drag = ActionChains(opened).move_to_element_with_offset(chart, -80, 0).click_and_hold()
+    drag.move_by_offset(120, 0).release().perform()
+    assert path_of(opened) != whole and ticks_of(opened) != ticks
+    ActionChains(opened).double_click(chart).perform()
+    assert ticks_of(opened) == ticks
+    before = path_of(opened)
+    script = "const s = document.getElementById('smooth'); s.value = 90; "
+    opened.execute_script(script + "s.dispatchEvent(new Event('input'))")
+    assert path_of(opened) != before and path_of(opened).count("L") == before.count("L")
+    assert errors(opened) == []
+    folder = os.environ.get("PAGE_SCREENSHOTS")
+    if folder:
+        opened.save_screenshot(str(Path(folder) / "page.png"))
+
+
+def test_axe_finds_nothing(opened: Any) -> None:
+    opened.execute_script(Path(AXE).read_text(encoding="utf-8"))
+    result = opened.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    found = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in result["violations"]]
+    assert found == []
+
+
+def test_a_large_run_opens_in_a_second(browser: Any, tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "run", 1024, 65536, 1e6, rows=range(1, 10_001)))
+    rng = np.random.default_rng(1)
+    lines = ["seconds,step,worker,steps,work,wait,samples"]
+    for k in range(40):
+        lines += [f"{k * 25},{k * 250},{w},{k * 250},{work:.5f},{0.2 - work:.5f},64"
+                  for w, work in enumerate(rng.uniform(0.05, 0.15, 1024))]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    page = tmp_path / "report.html"
+    page.write_text(run_page.page_of([folder]).text)
+    browser.get(page.as_uri())
+    timing = browser.execute_script("return performance.getEntriesByType('navigation')[0].duration")
+    assert timing < LONGEST_LOAD_MS and errors(browser) == []
