@@ -41,20 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run what is missing, then print and write the study."""
-    from hpcflow.report import run_page, scaling_study
-
     try:
-        ranks = _numbers(args.ranks)
-        servers, weak = args.ps or 0, _weak(args.weak)
-        if args.repeats < 1:
-            raise LaunchError(f"--repeats {args.repeats}: give 1 or more")
-        if args.run_dir:
-            raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
-        if min(ranks) <= servers:
-            raise LaunchError(
-                f"--ranks {min(ranks)} with --ps {servers} leaves no worker",
-                hint=f"give at least {servers + 1} ranks",
-            )
+        ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
+        _check(args, ranks, servers)
         settings = [
             f"--set={name[len('HPCFLOW_') :].lower()}={value}"
             for name, value in run_command.chosen_settings(args).items()
@@ -71,17 +60,41 @@ def main(args: argparse.Namespace) -> int:
         out(f"run {number} of {len(runs)}: {n} rank{'s' if n > 1 else ''}, {place}")
         if not _run(n, place, settings, [args.script, *args.script_args, *more]):
             failed.append(place)
+    code = _tell(folder, runs, servers, "weak" if weak else "strong")
+    for place in failed:
+        err(f"hpcflow scale: the run {place} failed; its output is in {place}/output.txt")
+    return max(code, int(bool(failed)))
+
+
+def _check(args: argparse.Namespace, ranks: Sequence[int], servers: int) -> None:
+    """Errors: LaunchError that names the wrong option."""
+    if args.repeats < 1:
+        raise LaunchError(f"--repeats {args.repeats}: give 1 or more")
+    if args.run_dir:
+        raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
+    if min(ranks) <= servers:
+        raise LaunchError(
+            f"--ranks {min(ranks)} with --ps {servers} leaves no worker",
+            hint=f"give at least {servers + 1} ranks",
+        )
+
+
+def _tell(folder: Path, runs: Sequence[tuple[int, Path]], servers: int, kind: str) -> int:
+    """Print and write the study of the runs that have a rate; returns the exit code."""
+    from hpcflow.report import run_page, scaling_study
+
     rates: dict[tuple[int, int], list[float]] = {}
+    good = []
     for n, place in runs:
         rate = _rate(place)
         if rate is not None:
             rates.setdefault((n, n - servers), []).append(rate)
+            good.append(place)
     if not rates:
         err(f"hpcflow scale: no run has a result.json with samples_per_second in {folder}")
         return 1
-    found = scaling_study.study(rates, "weak" if weak else "strong")
+    found = scaling_study.study(rates, kind)
     out(scaling_study.as_text(found))
-    good = [place for _, place in runs if _rate(place) is not None]
     _limits(good[-1])
     try:
         data = json.dumps(scaling_study.as_data(found), indent=1) + "\n"
@@ -92,9 +105,7 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow scale: {error}")
         return 1
     out(f"written: {folder}/report.html, scaling.json, scaling.csv")
-    for place in failed:
-        err(f"hpcflow scale: the run {place} failed; its output is in {place}/output.txt")
-    return int(bool(failed))
+    return 0
 
 
 def _numbers(text: str) -> list[int]:

@@ -9,17 +9,14 @@ from __future__ import annotations
 import csv
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from hpcflow.errors import GraphError
 from hpcflow.platform.exception_translation import translate_module
-
-if TYPE_CHECKING:
-    from hpcflow.model.model import Model
 
 __all__ = [
     "CSVLogger",
@@ -36,6 +33,24 @@ __all__ = [
 Logs = Mapping[str, float]
 
 
+class TrainedModel(Protocol):
+    """What callbacks use of the model."""
+
+    stop_training: bool
+    learning_rate: float
+
+    @property
+    def is_chief(self) -> bool: ...
+
+    def say(self, text: str) -> None: ...
+
+    def get_weights(self) -> list[np.ndarray]: ...
+
+    def set_weights(self, values: Sequence[Any]) -> None: ...
+
+    def save_weights(self, folder: str | Path, step: int, max_to_keep: int) -> str: ...
+
+
 class Callback:
     """Called by `fit`: at the beginning and end of training, of epochs and of steps.
 
@@ -43,9 +58,9 @@ class Callback:
     of this rank's share of the batch. `self.model` is the model.
     """
 
-    model: Model
+    model: TrainedModel
 
-    def set_model(self, model: Model) -> None:
+    def set_model(self, model: TrainedModel) -> None:
         """Called first."""
         self.model = model
 

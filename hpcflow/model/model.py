@@ -6,7 +6,7 @@ are global: each of the ranks that run the script takes its share. So the ranks 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import size_of
 from hpcflow.model.callbacks import Callback, History
-from hpcflow.model.metric_names import ModelMetric, Totals
+from hpcflow.model.fit_loop import FitLoop, join_workers, line_of, values_of
+from hpcflow.model.metric_names import Totals
 from hpcflow.model.sample_rows import (
     arrays_of,
     count_of,
@@ -40,7 +41,6 @@ from hpcflow.model.training_graph import (
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
-from hpcflow.train.progress_bar import Progress
 from hpcflow.train.saver import Saver
 from hpcflow.train.training_session import TrainingSession
 
@@ -91,7 +91,6 @@ class Model:
         self._names: frozenset[str] | None = None  # of the variables without the optimizer's
         self._savers: dict[str, Saver] = {}
         self._given: tuple[Any, Sequence[int | None]] | None = None  # dtype and shape of a sample
-        self._verbose = 1
         if inputs is not None and outputs is not None:
             self._inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
             self.outputs = self._trained = outputs
@@ -336,47 +335,37 @@ class Model:
         save_every: int | str | None = None,
         resume: bool = False,
     ) -> History:
-        """Train on all samples of `x` and `y` in each of `epochs`; returns the `History`.
+        """Train on all samples of `x` and `y` in each of `epochs`; the arguments are Keras's.
 
-        `x` and `y` are arrays, HDF5 datasets or objects with a length and items; `x` is a list or
-        a dict for several inputs, or a `hf.data.Dataset` of `model.inputs`, `model.labels` and
-        `model.sample_weight`. `batch_size` (32) is that of all ranks together. `validation_data` is
-        (x, y) or (x, y, weights); it is evaluated after every `validation_freq` epochs.
-        `validation_split` takes the last samples of arrays instead. `seed` determines the order of
-        the samples. `verbose` is 0 (silent), 1 (progress and epochs) or 2 (epochs).
-
-        `checkpoints`, `save_every` and `resume` are those of `hf.train.TrainingSession`: a job that
-        was stopped goes on in the midst of an epoch. With `--run-dir`, `result.json` is written.
+        `x` and `y` are arrays, HDF5 datasets or objects with a length and items; `x` is a list or a
+        dict for several inputs, or a `hf.data.Dataset`. `batch_size` (32) is that of all ranks.
+        `seed` determines the order of the samples. `checkpoints`, `save_every` and `resume` are
+        those of `hf.train.TrainingSession`. With `--run-dir`, `result.json` is written.
 
         Ranks:  every rank that runs the script.
         Errors: ShapeError, DTypeError or FeedError that names the data that do not fit.
         """
-        self._verbose = 1 if verbose == "auto" else int(verbose)
+        verbose = 1 if verbose == "auto" else int(verbose)
         if validation_split:
             x, y, validation_data = self._split(x, y, sample_weight, validation_split)
             sample_weight = None if sample_weight is None else sample_weight[: len(y)]
         if class_weight is not None:
             sample_weight = _class_weights(y, class_weight, sample_weight)
         data = self._dataset(x, y, batch_size, shuffle, sample_weight, seed)
-        checks = None
-        if validation_data is not None:
-            vx, vy, *vw = validation_data
-            checks = self._labelled(vx, vy, vw[0] if vw else None, "fit(validation_data)")
-        session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
-        self.history, self.stop_training = History(), False
-        called = [*(callbacks or []), self.history]
-        for callback in called:
-            callback.set_model(self)
         size = validation_batch_size or batch_size or BATCH
-        run = _Fit(self, session, data, epochs, called, lambda: self._check(checks, size))
-        try:
-            run.train(initial_epoch, validation_freq if checks is not None else 0)
-        except BaseException:
-            session.preemption.over()
-            raise
-        if session.context.settings.run_dir:
-            session.result(**{k: v[-1] for k, v in self.history.history.items()})
+        check = self._validation(validation_data, size)
+        session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
+        loop = FitLoop(self, session, self._built(), data, epochs, callbacks or (), verbose)
+        self.history = loop.train(initial_epoch, check, validation_freq)
         return self.history
+
+    def _validation(self, data: Any, batch: int) -> Callable[[], dict[str, float]] | None:
+        """What evaluates the validation data; None without data."""
+        if data is None:
+            return None
+        x, y, *weights = data
+        sources = self._labelled(x, y, weights[0] if weights else None, "fit(validation_data)")
+        return lambda: self._check(sources, batch)
 
     def _split(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any]:
         if not 0.0 < share < 1.0:
@@ -430,7 +419,7 @@ class Model:
         self._opened()
         values = self._check(sources, batch_size or BATCH)
         if verbose and self._session is not None:
-            self.say(_line(values))
+            self.say(line_of(values))
         if return_dict:
             return values
         return list(values.values()) if len(values) > 1 else values["loss"]
@@ -441,17 +430,7 @@ class Model:
         context = session.context
         for _, feeds in shares(sources, batch, context.replica, context.roles.replicas):
             totals.add(session.run(totals.fetches, feeds))
-        return self._values(totals)
-
-    def _values(self, totals: Totals) -> dict[str, float]:
-        """The metrics' values for the totals of all ranks."""
-        session = self._opened()
-        flat = totals.flat()
-        _join(session, flat, "sum", "the sums of the metrics of all workers")
-        totals.take(flat)
-        metrics: Sequence[ModelMetric] = totals.metrics
-        values = session.run([one.value for one in metrics], totals.feeds())
-        return {one.name: float(v) for one, v in zip(metrics, values, strict=True)}
+        return values_of(session, totals)
 
     def predict(self, x: Any, batch_size: int | None = None, verbose: Any = "auto") -> np.ndarray:
         """The outputs for all samples.
@@ -469,7 +448,7 @@ class Model:
                 result = np.zeros((samples, *rows.shape[1:]), rows.dtype)
             result[first : first + len(rows)] = rows
         assert result is not None
-        _join(session, _bits(result), "sum", "the predictions of all workers")
+        join_workers(session, _bits(result), "sum", "the predictions of all workers")
         return result
 
     # -- weights
@@ -555,123 +534,6 @@ class Sequential(Model):
         return result
 
 
-class _Fit:
-    """One call of `fit`."""
-
-    def __init__(
-        self,
-        model: Model,
-        session: TrainingSession,
-        data: Dataset,
-        epochs: int,
-        callbacks: Sequence[Callback],
-        check: Callable[[], dict[str, float]],
-    ) -> None:
-        self.model, self.session, self.data, self.epochs = model, session, data, epochs
-        self.callbacks, self._check = callbacks, check
-        self.graph = model._built()
-        self.totals = Totals(self.graph.trained)
-        self._steps = [  # who wants to know of each step
-            one
-            for one in callbacks
-            if type(one).on_train_batch_end is not Callback.on_train_batch_end
-            or "on_train_batch_end" in vars(one)
-            or type(one).on_train_batch_begin is not Callback.on_train_batch_begin
-            or "on_train_batch_begin" in vars(one)
-        ]
-        self._alone = session.context.roles.replicas == 1
-
-    def train(self, first: int, checks: int) -> None:
-        """Train until the last epoch, or until a callback stops it; validate every `checks`."""
-        model, data, logs = self.model, self.data, dict[str, float]()
-        self._call("on_train_begin", {})
-        first = max(first, data.first_epoch)
-        is_silent = model._verbose != 1
-        progress = Progress(data, self.epochs, context=self.session.context, silent=is_silent)
-        batches = _Groups(data.epochs(max(self.epochs - first, 0), first))
-        for epoch in range(first, self.epochs):
-            self._call("on_epoch_begin", epoch, {})
-            self.totals = Totals(self.graph.trained)
-            self._epoch(batches.of(epoch), progress)
-            self.session.meet()
-            logs = model._values(self.totals)
-            if checks and (epoch + 1) % checks == 0:
-                logs |= {f"val_{name}": value for name, value in self._check().items()}
-            text = f"epoch {epoch + 1}/{self.epochs}: {_line(logs)}"
-            progress.end_epoch(text, logs)
-            if model._verbose == 2:
-                model.say(text)
-            self._call("on_epoch_end", epoch, logs)
-            if self._stops():
-                break
-        batches.close()
-        progress.close()
-        self._call("on_train_end", logs)
-        self.session.wait()
-
-    def _epoch(self, batches: Iterator[Any], progress: Progress) -> None:
-        session, totals = self.session, self.totals
-        fetches = [self.graph.train, self.graph.loss, *totals.fetches]
-        for batch in batches:
-            for one in self._steps:
-                one.on_train_batch_begin(batch.step, {})
-            _, loss, *added = session.step(fetches, batch)
-            totals.add(added)
-            progress.update(batch, loss=float(loss))
-            for one in self._steps:
-                one.on_train_batch_end(batch.step, {"loss": float(loss)})
-            if self.model.stop_training and self._alone:
-                return
-
-    def _call(self, event: str, *arguments: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, event)(*arguments)
-
-    def _stops(self) -> bool:
-        """Whether a callback on any rank stops the training; all wait for each other here."""
-        flag = np.array([self.model.stop_training], np.int64)
-        _join(self.session, flag, "max", "the end of an epoch's callbacks")
-        self.model.stop_training = bool(flag[0])
-        return self.model.stop_training
-
-
-class _Groups:
-    """The batches of each epoch, from one iterator over all epochs.
-
-    An asynchronous worker may have no batch in an epoch.
-    """
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches, self._next = batches, None
-
-    def of(self, epoch: int) -> Iterator[Any]:
-        """The batches of an epoch, after those of earlier ones."""
-        while True:
-            if self._next is None:
-                self._next = next(self._batches, None)
-            if self._next is None or self._next.epoch > epoch:
-                return
-            batch, self._next = self._next, None
-            if batch.epoch == epoch:
-                yield batch
-
-    def close(self) -> None:
-        """Read no more batches."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
-
-
-def _join(session: TrainingSession, array: np.ndarray, op: str, purpose: str) -> None:
-    """Combine an array over the ranks that run the script, in place; all wait for each other."""
-    context = session.context
-    drivers = context.drivers
-    if drivers is None or drivers.size == 1:
-        return
-    context.meet(purpose)
-    context.executor.finish(drivers.all_reduce(array, op), purpose)
-
-
 def _bits(array: np.ndarray) -> np.ndarray:
     """A view of an array as integers: sums with zeros keep every bit of every dtype."""
     flat = array.reshape(-1).view(np.uint8)
@@ -697,7 +559,3 @@ def _class_weights(y: Any, weights: Mapping[int, float], given: Any) -> np.ndarr
     table = np.array([weights[int(c)] for c in found], np.float32)
     chosen = table[np.searchsorted(found, classes)]
     return chosen if given is None else chosen * np.asarray(given, np.float32)
-
-
-def _line(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
