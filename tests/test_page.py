@@ -118,7 +118,13 @@ def test_json_in_a_page_cannot_end_its_element() -> None:
 def test_a_redacted_page_names_no_host_user_or_path(tmp_path: Path) -> None:
     secret = "node17.cluster.example"
     straggler = {"worker": 1, "rank": 1, "host": secret, "factor": 3.0}
-    said = {"hosts": [secret] * 2, "stragglers": [straggler], "warnings": {f"of {secret}": "1"}}
+    said = {
+        "host": secret,
+        "accuracy": 0.5,
+        "hosts": [secret] * 2,
+        "stragglers": [straggler],
+        "warnings": {f"of {secret}": "1"},
+    }
     said |= {"work_seconds": [1.0, 9.0], "wait_seconds": [8.0, 0.0]}
     started = {"folder": "/home/alice/x", "command": ["python", "/home/alice/x/train.py"]}
     folder = Path(write(tmp_path / "alice", 2, 64, 1.0, said=said, manifest=started))

@@ -107,6 +107,12 @@ class RunView:
         return HIDDEN if self.redacted and text else text
 
     @property
+    def results(self) -> dict[str, str]:
+        """What the script added to its result; in a redacted page only numbers."""
+        results = self.run.results
+        return {k: v for k, v in results.items() if not self.redacted or _is_number(v)}
+
+    @property
     def workers(self) -> list[str]:
         """The names of the workers: number, rank and host."""
         roles = self.manifest.get("roles", [str], [])
@@ -191,7 +197,7 @@ def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[
                 "steps": view.run.steps,
                 "seconds": view.run.seconds,
                 "samples_per_second": view.run.rate,
-                "results": view.run.results,
+                "results": view.results,
                 "last": {
                     name: view.run.curve("step", name)[1][-1]
                     for name in view.run.values
@@ -286,7 +292,7 @@ def _facts(view: RunView) -> Html:
         )
     if run.state == run_outcome.RUNNING and manifest.text("start"):
         facts.append(("started", manifest.text("start")))
-    facts += [(name, value) for name, value in run.results.items()]
+    facts += [(name, value) for name, value in view.results.items()]
     items = [
         element(
             "li", element("span", name), value if isinstance(value, Html) else element("b", value)
@@ -558,6 +564,14 @@ def _json(path: Path) -> Mapping[str, Any]:
         return {}
 
 
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
@@ -590,9 +604,9 @@ def _several_runs(views: Sequence[RunView]) -> list[Html | None]:
     if names:
         cells = [[v.name, *(v.run.options.get(n, "-") for n in names)] for v in shown]
         parts += [element("h2", "What differs"), table(["run", *names], cells)]
-    results = all_names([view.run.results for view in views])
+    results = all_names([view.results for view in views])
     if results:
-        cells = [[v.name, *(v.run.results.get(n, "-") for n in results)] for v in views]
+        cells = [[v.name, *(v.results.get(n, "-") for n in results)] for v in views]
         parts += [element("h2", "Results"), table(["run", *results], cells)]
     parts.append(_curves(views))
     return parts

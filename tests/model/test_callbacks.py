@@ -72,6 +72,20 @@ def test_one_rank_that_stops_stops_all_after_the_epoch(settings: dict[str, Any])
     assert run_ranks(3, body, **settings) == [3] * (3 - settings.get("ps", 0))
 
 
+@pytest.mark.parametrize("settings", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
+def test_callbacks_change_weights_and_rates_in_every_mode(settings: dict[str, Any]) -> None:
+    def body(context: Any) -> Any:
+        model, scripted = line(), Scripted([3, 1, 2, 2.5, 0.1])
+        reduce = hf.callbacks.ReduceLROnPlateau(factor=0.5, patience=1)
+        stop = hf.callbacks.EarlyStopping(patience=2, restore_best_weights=True)
+        history = model.fit(X, Y, 4, 5, 0, [scripted, reduce, stop])
+        return scripted.weights, model.get_weights()[0], model.learning_rate, history.epoch
+
+    for seen, last, rate, epochs in run_ranks(3, body, seed=1, **settings):
+        assert epochs == [0, 1, 2, 3] and rate == pytest.approx(0.05 / 4)
+        np.testing.assert_array_equal(last, seen[1])
+
+
 def test_rates_that_callbacks_set_are_those_of_the_updates() -> None:
     model = line(rate=1.0)
     rates = hf.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)

@@ -190,6 +190,58 @@ def test_several_inputs_by_order_and_by_name() -> None:
     assert by_name[1] == pytest.approx(((output - z) ** 2).mean(), rel=1e-5)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_data_on_disk(ranks: int, tmp_path: Any) -> None:
+    """HDF5 datasets train, evaluate and predict as the arrays that they hold."""
+    import h5py
+
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"], file["y"] = X, Y
+
+    def body(context: Any) -> Any:
+        file = str(tmp_path / "data.h5")
+        x, y = hf.data.hdf5(file, "x"), hf.data.hdf5(file, "y")
+        model = linear()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        history = model.fit(x, y, BATCH, 2, 0, validation_data=(x, y))
+        assert model.evaluate(X, Y, verbose=0) == pytest.approx(history.history["val_loss"][-1])
+        np.testing.assert_array_equal(model.predict(x), model.predict(X))
+        return np.concatenate([v.ravel() for v in model.get_weights()])
+
+    def arrays(context: Any) -> Any:
+        model = linear()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        model.fit(X, Y, BATCH, 2, 0)
+        return np.concatenate([v.ravel() for v in model.get_weights()])
+
+    for found, expected in zip(run_ranks(ranks, body), run_ranks(ranks, arrays), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_predictions_keep_their_bits_and_dtypes() -> None:
+    """Those of one rank are put together from all ranks' shares: -0.0, NaN and any dtype stay."""
+    values = np.array([[-0.0], [np.nan], [np.inf], [-1.5], [3.0]], np.float32)
+
+    def body(context: Any) -> Any:
+        results = []
+        for make in (lambda x: x, lambda x: x > 0, lambda x: hf.cast(x, hf.float16)):
+            with hf.Graph().as_default():
+                x = hf.Input([1])
+                results.append(hf.Model(x, make(hf.identity(x))))
+        return [model.predict(values, batch_size=2) for model in results]
+
+    for plain, positive, half in run_ranks(3, body):
+        assert plain.tobytes() == values.tobytes()
+        assert positive.dtype == bool and positive[:, 0].tolist() == [
+            False,
+            False,
+            True,
+            False,
+            True,
+        ]
+        assert half.dtype == np.float16 and half.tobytes() == values.astype("f2").tobytes()
+
+
 def test_a_dataset_of_the_models_placeholders() -> None:
     with hf.Graph().as_default():
         model = hf.Sequential([hf.Input([4]), hf.layers.Dense(3, hf.nn.softmax)])
