@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.kernels import onednn_library
-from hpcflow.kernels.kernel_registry import KernelNode, fast
+from hpcflow.kernels.kernel_registry import KernelNode, fast, find_plain_kernel
 from hpcflow.kernels.onednn_convolution import Sizes, sizes_known, unsupported_reason
 from hpcflow.kernels.onednn_library import (
     NAME,
     OnednnHandle,
     PrimitiveProgram,
     PrimitiveStep,
+    ProgramCache,
     ProgramMemory,
     element_type,
 )
@@ -135,8 +136,19 @@ def refuses(node: KernelNode) -> str:
     if why := unsupported_reason((*node.inputs, c), 0, halves=True):
         return why
     if not sizes_known((a, b, c)):
-        return "its sizes are known only in the step"
+        return _refuses_of_the_step(node)
     return slow(element_type(node), *_turns(node), a.shape, b.shape, c.shape)
+
+
+def _refuses_of_the_step(node: KernelNode) -> str:
+    """Why a product whose sizes only the step knows is NumPy's.
+
+    Beside oneDNN's pool of several threads BLAS has one thread.
+    """
+    ranks = {None if s.shape is None else len(s.shape) for s in node.inputs[:2]}
+    if node.type != "MatMul" or ranks != {2} or element_type(node) != onednn_library.FLOAT:
+        return "its sizes are known only in the step"
+    return "" if onednn_library.several() else "NumPy is as fast for one of unknown sizes"
 
 
 def slow(dtype: str, turn_a: bool, turn_b: bool, a: Sizes, b: Sizes, c: Sizes) -> str:
@@ -169,12 +181,32 @@ def _shapes(node: KernelNode) -> list[Sizes]:
 
 
 def _scratch(node: KernelNode) -> Any:
+    if not sizes_known((*node.inputs[:2], node.outputs[0])):
+        return []  # the workspace is the thread's
     return onednn_library.scratch(product, element_type(node), *_turns(node), *_shapes(node))
 
 
 @fast(NAME, "MatMul", "out", on="cpu", refuses=refuses, scratch=_scratch)
 def _matmul(xp: Any, node: KernelNode) -> Callable[..., Any]:
+    if not sizes_known((*node.inputs[:2], node.outputs[0])):
+        return _of_the_step(node, find_plain_kernel("MatMul", "cpu").make(xp, node))
     return onednn_library.kernel(product, element_type(node), *_turns(node), *_shapes(node))
+
+
+def _of_the_step(node: KernelNode, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The product of matrices whose sizes only the step knows; small ones are NumPy's."""
+    turns = _turns(node)
+    programs = ProgramCache(functools.partial(product, onednn_library.FLOAT, *turns))
+
+    def run(a: Any, b: Any, out: Any) -> None:
+        shapes = a.shape, b.shape, out.shape
+        together = a.flags.c_contiguous and b.flags.c_contiguous and out.flags.c_contiguous
+        if not together or slow(onednn_library.FLOAT, *turns, *shapes):
+            plain(a, b, out)
+        else:
+            programs.run(shapes, a, b, out)
+
+    return run
 
 
 def _refuses_bias(node: KernelNode) -> str:

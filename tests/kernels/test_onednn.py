@@ -363,3 +363,26 @@ def test_a_relu_at_the_end_keeps_nan():
     for rows in (32, 64):
         _, y, _ = both("MatMulBias", turns, [drawn(rng, rows, 128), drawn(rng, 128, 256), b])
         assert np.isnan(y[..., 3]).all() and np.isnan(y).sum() == y[..., 3].size
+
+
+@pytest.mark.parametrize("turn_a", [False, True])
+@pytest.mark.parametrize("turn_b", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_sizes_that_only_the_step_knows(turn_a, turn_b, threads, monkeypatch):
+    """Beside threads of oneDNN BLAS has one; small, empty and strided ones are NumPy's."""
+    monkeypatch.setattr(onednn_library, "several", lambda: threads > 1)
+    attrs = {"transpose_a": turn_a, "transpose_b": turn_b}
+    rng = np.random.default_rng(1)
+    sizes = [(192, 333, 512), (64, 500, 128), (3, 4, 5), (0, 7, 9), (7, 0, 9), (300, 200, 1)]
+    for m, k, n in sizes:
+        a = drawn(rng, k, m) if turn_a else drawn(rng, m, k)
+        b = drawn(rng, n, k) if turn_b else drawn(rng, k, n)
+        choice, node = chosen("MatMul", attrs, [a, b], unknown=(0, 1))
+        if m and k:
+            assert choice.kernel.provider == ("onednn" if threads > 1 else "plain")
+        kernel = choice.kernel.make(np, node)
+        for x in (a, np.repeat(a, 2, 1)[:, ::2]):  # as it lies, and with strides
+            out = np.full((m, n), np.nan, np.float32)
+            kernel(x, b, out)
+            wide = (a.T if turn_a else a).astype("f8") @ (b.T if turn_b else b)
+            np.testing.assert_allclose(out, wide, 1e-4, 1e-4)
