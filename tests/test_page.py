@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html.parser
 import json
+import os
 import re
 import struct
 import subprocess
@@ -88,6 +89,59 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
     for words in ("digits.py", "finished", "1,000", "loss"):
         assert words in said or words in text
     assert text.count("<figure") == 4  # loss, rate, heat map, seconds by worker
+
+
+DAMAGED = [
+    ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,1e18,1,1,1\n2,2,0,1,nan,1\n"),
+    ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,-1,1,1,1\n1,inf,0,1,1,1\n"),
+    ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,0,1,0,0\n1,1,1,1,0,0\n"),
+    ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,0,1,1,1\n1,1,9,1,5,1\n"),
+    ("profile.json", '{"ranks": [{"ops": 5}]}'),
+    ("profile.json", '{"ranks": [{"ops": [{"kind": "kernels", "calls": 1e999}]}]}'),
+    ("profile.json", "[1]"),
+    ("result.json", '{"ranks": 2, "replicas": 1000000000000000000, "seconds": 1}'),
+    ("result.json", '{"ranks": 2, "seconds": 3, "work_seconds": [1, 9], "wait_seconds": [8, 0]}'),
+    ("result.json", '{"ranks": 2, "seconds": 3, "saves": {"held_seconds": 1e400}}'),
+    ("metrics.csv", "seconds,step,loss\n1,1,nan\n2,9007199254740993,inf\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), DAMAGED, ids=range(len(DAMAGED)))
+def test_damaged_files_break_no_page(name: str, text: str, tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0))
+    (folder / name).write_text(text)
+    page = run_page.page_of([folder])
+    checked(page.text)
+    json.dumps(page.figures, allow_nan=False)
+
+
+def test_a_pipe_in_place_of_a_log_does_not_block(tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0))
+    (folder / "failure.json").write_text('{"rank": 1, "cause": "x"}')
+    os.mkfifo(folder / "rank-1.log")
+    checked(run_page.page_of([folder]).text)
+
+
+def test_a_page_that_cannot_be_made_changes_no_exit_code(tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "run"
+    planted = "from hpcflow.report import live_page\nlive_page.page_of = lambda *a, **k: 1 / 0\n"
+    script.write_text(planted + TRAIN + "\nsys.exit(7)\n")
+    command = [sys.executable, "-m", "hpcflow", "run", "--run-dir", str(folder), str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 7 and "ZeroDivisionError" not in done.stderr
+
+
+def test_seconds_of_a_running_job_follow_from_its_paces(tmp_path: Path) -> None:
+    """Rows have the means of a few steps each, and earlier starts do not count."""
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, finished=False))
+    lines = ["seconds,step,worker,steps,work,wait,samples", "9,900,0,5,7,7,1", "9,900,1,5,7,7,1"]
+    for step in (10, 20, 40):
+        lines += [f"{step / 10},{step},0,5,0.01,0.09,1", f"{step / 10},{step},1,5,0.1,0,1"]
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    (view,) = run_page.views_of([folder], is_over=False)
+    assert view.run.state == "running"
+    np.testing.assert_allclose(view.work, [0.4, 4.0])
+    np.testing.assert_allclose(view.waits, [3.6, 0.0])
 
 
 def test_texts_of_files_are_escaped(tmp_path: Path) -> None:
@@ -312,7 +366,9 @@ def test_a_page_of_a_running_job_is_written_again(tmp_path: Path) -> None:
     end = time.monotonic() + 20
     while not (folder / NAME).exists() and time.monotonic() < end:
         time.sleep(0.02)
-    checked((folder / NAME).read_text())
+    text = (folder / NAME).read_text()
+    checked(text)
+    assert ">running<" in text and 'http-equiv="refresh"' in text
     (folder / NAME).unlink()
     while not (folder / NAME).exists() and time.monotonic() < end:
         time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -72,17 +73,16 @@ def test_wrong_arguments(words: list[str], capsys: Any) -> None:
 
 
 TRAIN = """
-import argparse, sys
+import argparse, os, sys
 import hpcflow as hf
 import numpy as np
 options = argparse.ArgumentParser()
 options.add_argument("--batch", type=int, default=16)
-options.add_argument("--fail", action="store_true")
 options = options.parse_args()
 model = hf.Sequential([hf.layers.Dense(1)])
 model.compile("sgd", "mse")
 model.fit(np.ones((64, 2), "f4"), np.ones(64, "f4"), batch_size=options.batch, verbose=2)
-if options.fail and model.session.context.size > 1:
+if os.environ.get("FAIL") and model.session.context.size > 1:
     sys.exit(3)
 """
 
@@ -94,12 +94,17 @@ def test_a_study_of_real_runs_goes_on_where_it_was(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hpcflow", "scale", "--ranks", "1,2", "--repeats", "2"]
     command += ["--out", str(folder), "--weak=--batch=8", str(tmp_path / "train.py")]
 
-    def study(*more: str) -> subprocess.CompletedProcess[str]:
+    def study(*more: str, fail: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=200
+            [*command, *more],
+            cwd=ROOT,
+            env={**os.environ, "FAIL": fail},
+            capture_output=True,
+            text=True,
+            timeout=200,
         )
 
-    failed = study("--fail")
+    failed = study(fail="1")
     assert failed.returncode == 1 and "n2-1 failed" in failed.stderr, failed.stderr
     done = study()
     assert done.returncode == 0, done.stderr
@@ -112,3 +117,5 @@ def test_a_study_of_real_runs_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "weak scaling" in (folder / "report.html").read_text()
     again = study()
     assert again.returncode == 0 and "run 1 of" not in again.stdout
+    (tmp_path / "train.py").write_text(TRAIN + "\n")  # another script: nothing is reused
+    assert "run 4 of 4" in study().stdout

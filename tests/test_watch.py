@@ -86,7 +86,10 @@ def test_only_the_end_of_a_long_table_is_read(tmp_path: Path, monkeypatch: Any) 
     assert rows[-1]["step"] == 50_000 and sum(read) <= 40 << 10
 
 
-@pytest.mark.parametrize("damage", ["", "step", "\x00" * 100, "a,b\n1,2\n", "step,seconds\n1,"])
+@pytest.mark.parametrize(
+    "damage",
+    ["", "step", "step,seconds,epoch\n1,nan,inf\n", "\x00" * 100, "a,b\n1,2\n", "step,seconds\n1,"],
+)
 def test_damaged_tables_are_no_error(damage: str, tmp_path: Path, capsys: Any) -> None:
     folder = Path(write(tmp_path / "run", 2, 64, 1.0))
     (folder / "metrics.csv").write_text(damage)
@@ -94,10 +97,20 @@ def test_damaged_tables_are_no_error(damage: str, tmp_path: Path, capsys: Any) -
     assert one["step"] == 0
 
 
+def test_a_loss_that_is_no_number_is_json_all_the_same(tmp_path: Path, capsys: Any) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0))
+    text = (folder / "metrics.csv").read_text().replace("0.1\n", "nan\n")
+    (folder / "metrics.csv").write_text(text)
+    assert cli.main(["watch", str(folder), "--once", "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert "NaN" not in printed and json.loads(printed)["runs"][0]["values"] == {"loss": None}
+
+
 def test_no_run_is_an_error_that_says_what_to_do(tmp_path: Path, capsys: Any) -> None:
     assert cli.main(["watch", str(tmp_path), "--once"]) == 1
     assert cli.main(["watch", str(tmp_path / "none")]) == 1
-    assert cli.main(["watch", str(tmp_path), "--every", "0"]) == 2
+    for every in ("0", "nan", "inf", "-1"):
+        assert cli.main(["watch", str(tmp_path), "--every", every]) == 2
     assert "--run-dir" in capsys.readouterr().err
 
 

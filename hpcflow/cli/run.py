@@ -140,10 +140,10 @@ def main(args: argparse.Namespace) -> int:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
     finally:
-        if page is not None:
-            page.close()
         if line is not None:
             line.code = code
+        if page is not None:
+            page.close()
     return code
 
 

@@ -10,7 +10,9 @@ scaling.json and scaling.csv. Exit code: 0, 1 if a run failed, 2 for wrong argum
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ from hpcflow.errors import HpcflowError, LaunchError
 
 TAKES_SCRIPT = True
 OUT = "scaling"
-EXIT_CODE = "exit_code"  # file of a run that has ended
+EXIT_CODE, COMMAND = "exit_code", "command.json"  # files of a run: ended, and by what
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,13 +55,21 @@ def main(args: argparse.Namespace) -> int:
         return 2
     folder, failed = Path(args.out), []
     runs = [(n, folder / f"n{n}-{k + 1}") for k in range(args.repeats) for n in ranks]
-    for number, (n, place) in enumerate(runs, 1):
-        if _rate(place) is not None:
-            continue
-        more = [f"{weak[0]}={weak[1] * (n - servers)}"] if weak else []
-        out(f"run {number} of {len(runs)}: {n} rank{'s' if n > 1 else ''}, {place}")
-        if not _run(n, place, settings, [args.script, *args.script_args, *more]):
-            failed.append(place)
+    try:
+        for number, (n, place) in enumerate(runs, 1):
+            more = [f"{weak[0]}={weak[1] * (n - servers)}"] if weak else []
+            command = _command(n, place, settings, [args.script, *args.script_args, *more])
+            if _rate(place) is not None and _is_same(place, command):
+                continue
+            out(f"run {number} of {len(runs)}: {n} rank{'s' if n > 1 else ''}, {place}")
+            if not _run(place, command):
+                failed.append(place)
+    except OSError as error:
+        err(f"hpcflow scale: {error}")
+        return 1
+    except KeyboardInterrupt:
+        err("hpcflow scale: stopped; the same command goes on")
+        return 130
     code = _tell(folder, runs, servers, "weak" if weak else "strong")
     for place in failed:
         err(f"hpcflow scale: the run {place} failed; its output is in {place}/output.txt")
@@ -130,17 +140,47 @@ def _weak(text: str | None) -> tuple[str, int] | None:
     return name, int(number)
 
 
-def _run(ranks: int, place: Path, settings: Sequence[str], script: Sequence[str]) -> bool:
-    """One run; its output goes to output.txt."""
-    place.mkdir(parents=True, exist_ok=True)
+def _command(ranks: int, place: Path, settings: Sequence[str], script: Sequence[str]) -> list[str]:
     several = ["-n", str(ranks)] if ranks > 1 else []
     command = [sys.executable, "-m", "hpcflow", "run", *several, *settings]
-    command += ["--run-dir", str(place), script[0], "--", *script[1:]]
+    return [*command, "--run-dir", str(place), script[0], "--", *script[1:]]
+
+
+def _is_same(place: Path, command: Sequence[str]) -> bool:
+    """Whether the run in a folder was started by this command, of this script."""
+    try:
+        return (place / COMMAND).read_text(encoding="utf-8") == _identity(command)
+    except (OSError, ValueError):
+        return False
+
+
+def _identity(command: Sequence[str]) -> str:
+    """The command and the digest of its script, as a text."""
+    script = command[command.index("--") - 1]
+    try:
+        digest = hashlib.sha256(Path(script).read_bytes()).hexdigest()
+    except OSError:
+        digest = ""  # the run tells that there is no script
+    return json.dumps([*command, digest]) + "\n"
+
+
+def _run(place: Path, command: Sequence[str]) -> bool:
+    """One run; its output goes to output.txt. Ctrl-C and SIGTERM reach it, and it may save."""
+    place.mkdir(parents=True, exist_ok=True)
     (place / EXIT_CODE).unlink(missing_ok=True)
+    (place / COMMAND).write_text(_identity(command), encoding="utf-8")
     with open(place / "output.txt", "w", encoding="utf-8") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT)
-    (place / EXIT_CODE).write_text(f"{done.returncode}\n", encoding="utf-8")
-    if done.returncode == 0 and _rate(place) is None:
+        run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        before = signal.signal(signal.SIGTERM, lambda number, frame: run.terminate())
+        try:
+            code = run.wait()
+        except KeyboardInterrupt:  # the terminal has sent it to the run, too
+            run.wait()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
+    (place / EXIT_CODE).write_text(f"{code}\n", encoding="utf-8")
+    if code == 0 and _rate(place) is None:
         err(
             f"hpcflow scale: {place} has no result: the script calls neither session.result() "
             "nor Model.fit"

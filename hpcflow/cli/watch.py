@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hpcflow.cli.terminal_output import clear_screen, err, out
 from hpcflow.errors import HpcflowError
+
+LONGEST_S = 1e6  # between looks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     """Print until Ctrl-C, or until all runs have ended."""
     from hpcflow.report import run_outcome, run_watch
 
-    if args.every <= 0:
+    if not 0 < args.every < LONGEST_S:
         err(f"hpcflow watch: --every {args.every:g}: give a time of more than 0 seconds")
         return 2
     runs: dict[Path, run_watch.WatchedRun] = {}
@@ -41,8 +45,8 @@ def main(args: argparse.Namespace) -> int:
                 runs.setdefault(folder, run_watch.WatchedRun(folder))
             known = [run.look() for run in runs.values()]
             if args.json:
-                plain = [{k: v for k, v in one.items() if k != "curve"} for one in known]
-                out(json.dumps({"format": "hpcflow-watch-1", "runs": plain}))
+                plain = [_plain(one) for one in known]
+                out(json.dumps({"format": "hpcflow-watch-1", "runs": plain}, allow_nan=False))
             else:
                 if is_terminal:
                     clear_screen()
@@ -55,3 +59,10 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow watch: {error}")
         return 1
+
+
+def _plain(known: dict[str, Any]) -> dict[str, Any]:
+    """What is known, as JSON: null for values that are no numbers."""
+    plain = {name: value for name, value in known.items() if name != "curve"}
+    values = {n: v if math.isfinite(v) else None for n, v in known["values"].items()}
+    return {**plain, "values": values}

@@ -171,6 +171,11 @@ class Dataset(ShardedBatches):
         """The epoch with the first batch: 0, or where a restored job goes on."""
         return self._first
 
+    @property
+    def resumes_within_epoch(self) -> bool:
+        """Whether a restored job goes on in the midst of `first_epoch`."""
+        return self._remaining.get(self._first, [[0, self.samples]]) != [[0, self.samples]]
+
     def _full(self) -> int:
         return min(self.batch, self.samples)
 

@@ -55,10 +55,12 @@ class Callback:
     """Called by `fit`: at the beginning and end of training, of epochs and of steps.
 
     `logs` has the values of the epoch (`loss`, metrics, `val_loss` ...) or, after a step, the loss
-    of this rank's share of the batch. `self.model` is the model.
+    of this rank's share of the batch, if it has samples. `self.model` is the model; `validates`
+    says whether some epochs are validated, `resumed` whether an earlier job has begun this epoch.
     """
 
     model: TrainedModel
+    validates = resumed = False
 
     def set_model(self, model: TrainedModel) -> None:
         """Called first."""
@@ -118,8 +120,15 @@ class _Monitor(Callback):
         self.monitor, self.min_delta, self._sign = monitor, abs(min_delta), -1.0 if rises else 1.0
         self.best = math.inf if self._sign > 0 else -math.inf
 
-    def _watched(self, logs: Logs | None) -> float:
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Begin anew."""
+        self.best = math.inf if self._sign > 0 else -math.inf
+
+    def _watched(self, logs: Logs | None) -> float | None:
+        """The watched value; None in an epoch without validation."""
         if self.monitor not in (logs or {}):
+            if self.monitor.startswith("val_") and self.validates:
+                return None
             raise GraphError(
                 f"{type(self).__name__} watches {self.monitor!r}, but the epoch has only "
                 f"{', '.join(logs or {})}",
@@ -160,13 +169,14 @@ class EarlyStopping(_Monitor):
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Count anew."""
+        super().on_train_begin(logs)
         self.wait = self.stopped_epoch = self.best_epoch = 0
-        self.best, self.best_weights = math.inf if self._sign > 0 else -math.inf, None
+        self.best_weights = None
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Count the epochs without improvement."""
         value = self._watched(logs)
-        if epoch < self.start_from_epoch:
+        if value is None or epoch < self.start_from_epoch:
             return
         if self.restore_best_weights and self.best_weights is None:
             self.best_weights = self.model.get_weights()
@@ -213,14 +223,24 @@ class ModelCheckpoint(_Monitor):
         super().__init__(monitor, mode)
         self.filepath, self.verbose, self.save_best_only = Path(filepath), verbose, save_best_only
         self._keep = 1 if save_best_only else max_to_keep
-        if initial_value_threshold is not None:
-            self.best = initial_value_threshold
+        self._threshold = initial_value_threshold
+        if "{" in str(filepath):
+            raise GraphError(
+                f"filepath={str(filepath)!r}: checkpoints are named step-EPOCH",
+                hint="give a folder, which save_weights and load_weights take",
+            )
+
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Begin anew, with `initial_value_threshold` as the best."""
+        super().on_train_begin(logs)
+        if self._threshold is not None:
+            self.best = self._threshold
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Save, if this epoch is to be saved."""
         if self.save_best_only:
             value = self._watched(logs)
-            if not self._improves(value):
+            if value is None or not self._improves(value):
                 return
             self.best = value
         path = self.model.save_weights(self.filepath, epoch + 1, self._keep)
@@ -251,9 +271,16 @@ class ReduceLROnPlateau(_Monitor):
         self.factor, self.patience, self.verbose = factor, patience, verbose
         self.cooldown, self.min_lr, self.wait, self._rests = cooldown, min_lr, 0, 0
 
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """Count anew."""
+        super().on_train_begin(logs)
+        self.wait = self._rests = 0
+
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Count the epochs without improvement; reduce the rate if they are enough."""
         value = self._watched(logs)
+        if value is None:
+            return
         if self._rests > 0:
             self._rests, self.wait = self._rests - 1, 0
         if self._improves(value, self.min_delta):
@@ -278,6 +305,8 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Set the rate."""
+        if self.resumed:  # the rate was set by the job that began the epoch
+            return
         takes_rate = len(inspect.signature(self.schedule).parameters) > 1
         old = (self.model.learning_rate,) if takes_rate else ()
         rate = self.schedule(epoch, *old)
@@ -304,10 +333,15 @@ class CSVLogger(Callback):
         self.filename, self.separator, self.append = Path(filename), separator, append
         self._names: list[str] | None = None
 
+    def on_train_begin(self, logs: Logs | None = None) -> None:
+        """A file for each training, unless `append`."""
+        self._names = None
+
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Add a row."""
         if not self.model.is_chief:
             return
+        self.filename.parent.mkdir(parents=True, exist_ok=True)
         row = {"epoch": epoch, **(logs or {})}
         is_new = self._names is None and not (self.append and self.filename.exists())
         self._names = self._names or list(row)

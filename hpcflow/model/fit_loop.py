@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.data.dataset import Dataset
+from hpcflow.errors import GraphError
 from hpcflow.model.callbacks import Callback, History, TrainedModel
 from hpcflow.model.metric_names import ModelMetric, Totals
 from hpcflow.model.training_graph import TrainingGraph
@@ -25,13 +26,19 @@ class FitLoop:
         graph: TrainingGraph,
         data: Dataset,
         epochs: int,
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Callback] | Callback,
         verbose: int,
     ) -> None:
         self.model, self.session, self.data, self.epochs = model, session, data, epochs
         self.graph, self.history, self.verbose = graph, History(), verbose
-        self.callbacks = [*callbacks, self.history]
+        given = [callbacks] if isinstance(callbacks, Callback) else callbacks
+        self.callbacks = [*given, self.history]
         for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise GraphError(
+                    f"callbacks: {callback!r} is no callback",
+                    hint="give a list of hf.callbacks, or of objects of a subclass of Callback",
+                )
             callback.set_model(model)
         self.totals = Totals(self.graph.trained)
         self._steps = [  # who wants to know of each step
@@ -63,11 +70,15 @@ class FitLoop:
     def _train(self, first: int, check: Callable[[], dict[str, float]] | None, every: int) -> None:
         model, data, logs = self.model, self.data, dict[str, float]()
         model.stop_training = False
+        for callback in self.callbacks:
+            callback.validates = check is not None
         self._call("on_train_begin", {})
         first, silent = max(first, data.first_epoch), self.verbose != 1
         progress = Progress(data, self.epochs, context=self.session.context, silent=silent)
         batches = _Groups(data.epochs(max(self.epochs - first, 0), first))
         for epoch in range(first, self.epochs):
+            for callback in self.callbacks:
+                callback.resumed = epoch == data.first_epoch and data.resumes_within_epoch
             self._call("on_epoch_begin", epoch, {})
             self.totals = Totals(self.graph.trained)
             self._epoch(batches.of(epoch), progress)
@@ -95,9 +106,10 @@ class FitLoop:
                 one.on_train_batch_begin(batch.step, {})
             _, loss, *added = session.step(fetches, batch)
             totals.add(added)
-            progress.update(batch, loss=float(loss))
+            logs = {"loss": float(loss)} if batch.size else {}  # of no samples there is none
+            progress.update(batch, **logs)
             for one in self._steps:
-                one.on_train_batch_end(batch.step, {"loss": float(loss)})
+                one.on_train_batch_end(batch.step, logs)
             if self.model.stop_training and self._alone:
                 return
 

@@ -23,6 +23,7 @@ from hpcflow.ops.math.elementwise_math_ops import div_no_nan
 from hpcflow.ops.math.reduction_ops import argmax, reduce_sum
 from hpcflow.ops.metrics import confusion_metrics, mean_metrics, metric_variables
 from hpcflow.ops.metrics.metric_variables import metric, sums_outside
+from hpcflow.ops.nn.nn_ops import softmax
 
 ALIASES = {"acc": "accuracy", "f1_score": "f1", "mse": "mean_squared_error"}
 ALIASES |= {"mae": "mean_absolute_error", "rmse": "root_mean_squared_error"}
@@ -127,17 +128,25 @@ def _hits(loss: Loss, labels: Tensor, output: Tensor) -> Tensor:
     """Where the model is right: the likeliest class, or the side of one half."""
     if loss.takes_classes:
         return equal(argmax(output, -1, output_type=labels.dtype), labels)
-    if loss.kind == "classes":
+    wide = loss.kind == "values" and output.shape is not None and len(output.shape) > 1
+    if loss.kind == "classes" or (wide and output.shape is not None and output.shape[-1] != 1):
         return equal(argmax(output, -1), argmax(labels, -1))
     return equal(_says_yes(loss, output), greater(labels, 0.5))
 
 
 def _says_yes(loss: Loss, output: Tensor) -> Tensor:
-    return greater(output, 0.0 if loss.takes_logits else 0.5)
+    return greater(_probability(loss, output), 0.5)
 
 
 def _probability(loss: Loss, output: Tensor) -> Tensor:
-    return sigmoid(output) if loss.takes_logits else output
+    if loss.takes_classes:
+        raise GraphError(
+            f"precision, recall, f1 and auc count yes and no; loss={loss.name!r} has class numbers",
+            hint=f"give one-hot labels and loss={loss.name.replace('sparse_', '')!r}",
+        )
+    if not loss.takes_logits:
+        return output
+    return softmax(output) if loss.kind == "classes" else sigmoid(output)
 
 
 def _f1(loss: Loss, labels: Tensor, output: Tensor) -> Pair:

@@ -6,6 +6,8 @@ are global: each of the ranks that run the script takes its share. So the ranks 
 
 from __future__ import annotations
 
+import collections
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 from hpcflow.data.array_rows import ArraySource
 from hpcflow.data.dataset import Dataset
 from hpcflow.errors import FeedError, GraphError
-from hpcflow.graph.dtypes import float32, float64
+from hpcflow.graph.dtypes import bool_, float32, float64, uint8
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import size_of
@@ -24,6 +26,7 @@ from hpcflow.model.fit_loop import FitLoop, join_workers, line_of, values_of
 from hpcflow.model.metric_names import Totals
 from hpcflow.model.sample_rows import (
     arrays_of,
+    check_labels,
     count_of,
     fitted,
     shares,
@@ -34,6 +37,7 @@ from hpcflow.model.training_graph import (
     Compiled,
     TrainingGraph,
     accepts_training,
+    ancestors,
     compiled,
     several_layers,
     training_graph,
@@ -41,15 +45,27 @@ from hpcflow.model.training_graph import (
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
+from hpcflow.runtime.job.job_membership import current_context
+from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.saver import Saver
 from hpcflow.train.training_session import TrainingSession
 
 BATCH = 32  # Keras's default
+SEEDS_APART = 1_000_003
+# the numbers of models of each name, of each rank
+_counts: weakref.WeakKeyDictionary[RankContext, collections.Counter[str]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def Input(shape: Sequence[int | None], dtype: Any = float32, name: str | None = None) -> Tensor:
-    """A placeholder of samples of `shape`: [None, *shape]."""
-    return placeholder(dtype, [None, *shape], name)
+    """A placeholder of samples of `shape`: [None, *shape].
+
+    Where the default graph is finished it has a graph of its own, for a `Sequential`.
+    """
+    graph = get_default_graph()
+    with (Graph(graph.seed) if graph.finalized else graph).as_default():
+        return placeholder(dtype, [None, *shape], name)
 
 
 class Model:
@@ -78,11 +94,13 @@ class Model:
         call: Callable[..., Tensor] | None = None,
         name: str | None = None,
     ) -> None:
-        self.name = name or type(self).__name__.lower()
+        self.name = name or _numbered(type(self).__name__.lower())
         self._inputs: list[Tensor] = []
         self.outputs: Tensor | None = None
         self.stop_training = False
         self.history: History | None = None
+        self._fits = 0
+        self._options: dict[str, Any] = {}
         self._call = call or getattr(self, "call", None)
         self._trained: Tensor | None = None  # the output while training
         self._compiled: Compiled | None = None
@@ -92,6 +110,12 @@ class Model:
         self._savers: dict[str, Saver] = {}
         self._given: tuple[Any, Sequence[int | None]] | None = None  # dtype and shape of a sample
         if inputs is not None and outputs is not None:
+            if not isinstance(outputs, Tensor):
+                raise GraphError(
+                    f"a model has one output, not {type(outputs).__name__}",
+                    hint="join the outputs, for example by hf.concat",
+                )
+            inputs = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
             self._inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
             self.outputs = self._trained = outputs
             self.graph: Graph = outputs.graph
@@ -108,7 +132,7 @@ class Model:
     @property
     def is_chief(self) -> bool:
         """True on the one rank that prints and writes."""
-        return self._opened().is_chief
+        return current_context().is_chief
 
     @property
     def session(self) -> TrainingSession:
@@ -135,9 +159,9 @@ class Model:
     @property
     def weights(self) -> list[Variable]:
         """Its variables, without those of the optimizer, in order of creation."""
-        self._outputs()
-        every = self._global_variables()
-        return [v for v in every if self._names is None or v.name in self._names]
+        self._name_variables()
+        assert self._names is not None
+        return [v for v in self._global_variables() if v.name in self._names]
 
     @property
     def trainable_weights(self) -> list[Variable]:
@@ -151,7 +175,7 @@ class Model:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        self._rate().load(np.float32(rate), self._opened())
+        self._load([(self._rate(), np.float32(rate))])
 
     def _rate(self) -> Variable:
         rate = self._built().rate
@@ -204,8 +228,12 @@ class Model:
                 placeholder(dtype, [None, *shape], f"input_{i}" if i else "input")
                 for i, (dtype, shape) in enumerate(specs)
             ]
-            with variable_scope(self.name, reuse=AUTO_REUSE):
-                self.outputs = self._output(False)
+            try:
+                with variable_scope(self.name, reuse=AUTO_REUSE):
+                    self.outputs = self._output(False)
+            except Exception:
+                self._inputs = []  # other data may fit
+                raise
             before = self._count()
             self._trained = self.outputs
             if accepts_training(self._call):
@@ -241,14 +269,25 @@ class Model:
             if self._session is not None:
                 raise GraphError(
                     f"{self.name!r} was used before it was compiled",
-                    hint="call compile() before predict()",
+                    hint="call compile() before predict(), set_weights() and load_weights()",
                 )
             outputs, trained = self._outputs(), self._trained
             assert trained is not None
-            self._names = frozenset(v.name for v in self._global_variables())
+            self._name_variables()
             with self.graph.as_default():
-                self._training = training_graph(self._compiled, trained, outputs)
+                self._training = training_graph(
+                    self._compiled, trained, outputs, self.weights, self.name
+                )
         return self._training
+
+    def _name_variables(self) -> None:
+        """Remember which variables the outputs need: not the optimizer's, nor other models'."""
+        if self._names is None:
+            needed = ancestors(
+                [self._outputs(), *([] if self._trained is None else [self._trained])]
+            )
+            variables = self._global_variables()
+            self._names = frozenset(v.name for v in variables if v.op in needed)
 
     def _global_variables(self) -> list[Variable]:
         variables: list[Variable] = self.graph.get_collection(GraphKeys.GLOBAL_VARIABLES)
@@ -272,17 +311,29 @@ class Model:
                 self._built()
             with self.graph.as_default():
                 self._session = TrainingSession(self.graph, **options)
-        elif any(options.values()):
+            self._options = options
+        elif any(options.values()) and options != self._options:
             raise GraphError(
-                "checkpoints are chosen in the first call that runs the model",
+                "checkpoints are chosen by the first call that runs the model",
                 hint="give fit(checkpoints=DIR) before evaluate() and predict()",
             )
         return self._session
+
+    def _load(self, pairs: Sequence[tuple[Variable, Any]]) -> None:
+        """Set variables, while all ranks wait: the chief those on servers, each rank its own."""
+        session, done = self._opened(), np.zeros(1, np.int64)
+        join_workers(session, done, "sum", "new values of variables")
+        if session.context.cluster.mode != "ps" or session.is_chief:
+            for variable, value in pairs:
+                variable.load(value, session)
+        join_workers(session, done, "sum", "new values of variables")
 
     # -- data
 
     def _sources(self, x: Any, what: str) -> dict[Tensor, Any]:
         """The sources of the inputs; a model of `call` is built for the first ones."""
+        if isinstance(x, Dataset):
+            raise FeedError(f"{what}() takes arrays, not a dataset", hint="give (x, y)")
         names = [t.op.name for t in self.inputs]
         if not names:
             several = isinstance(x, tuple) or (
@@ -301,8 +352,16 @@ class Model:
         sources = self._sources(x, what)
         built = self._built()
         if y is None:
-            raise FeedError(f"{what}() needs labels y", hint="or a hf.data.Dataset as x")
-        sources[built.labels] = fitted(built.labels, source_of(y))
+            raise FeedError(f"{what}() needs labels y")
+        if weights is not None and built.is_scalar:
+            raise FeedError(
+                "the loss is one value for a batch: samples cannot be weighted",
+                hint="return a value for each sample, without reduce_mean",
+            )
+        labels = source_of(y)
+        assert self._compiled is not None
+        check_labels(self._compiled.loss, built.labels, labels)
+        sources[built.labels] = fitted(built.labels, labels)
         count = count_of(sources)
         given = np.ones(1, np.float32) if weights is None else np.asarray(weights, np.float32)
         if weights is None:
@@ -320,7 +379,7 @@ class Model:
         batch_size: int | None = None,
         epochs: int = 1,
         verbose: Any = "auto",
-        callbacks: Sequence[Callback] | None = None,
+        callbacks: Sequence[Callback] | Callback | None = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
         shuffle: bool = True,
@@ -346,13 +405,15 @@ class Model:
         Errors: ShapeError, DTypeError or FeedError that names the data that do not fit.
         """
         verbose = 1 if verbose == "auto" else int(verbose)
+        if validation_freq < 1:
+            raise FeedError(f"validation_freq={validation_freq} is not a number of epochs")
         if validation_split:
             x, y, validation_data = self._split(x, y, sample_weight, validation_split)
             sample_weight = None if sample_weight is None else sample_weight[: len(y)]
         if class_weight is not None:
-            sample_weight = _class_weights(y, class_weight, sample_weight)
+            sample_weight = _class_weights(self._compiled, y, class_weight, sample_weight)
         data = self._dataset(x, y, batch_size, shuffle, sample_weight, seed)
-        size = validation_batch_size or batch_size or BATCH
+        size = _size(validation_batch_size or batch_size)
         check = self._validation(validation_data, size)
         session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
         loop = FitLoop(self, session, self._built(), data, epochs, callbacks or (), verbose)
@@ -363,6 +424,8 @@ class Model:
         """What evaluates the validation data; None without data."""
         if data is None:
             return None
+        if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+            raise FeedError("validation_data is not (x, y) or (x, y, sample_weight)")
         x, y, *weights = data
         sources = self._labelled(x, y, weights[0] if weights else None, "fit(validation_data)")
         return lambda: self._check(sources, batch)
@@ -370,6 +433,8 @@ class Model:
     def _split(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any]:
         if not 0.0 < share < 1.0:
             raise FeedError(f"validation_split={share} is not between 0 and 1")
+        if x is None or y is None:
+            raise FeedError("fit() needs samples x and labels y")
         single = not isinstance(x, (tuple, Mapping)) and (
             isinstance(x, np.ndarray) or not isinstance(x, list) or not hasattr(x[0], "shape")
         )
@@ -383,6 +448,10 @@ class Model:
             parts = [{k: pair[i] for k, pair in pairs.items()} for i in (0, 1)]
             first, last = parts if isinstance(x, Mapping) else [tuple(p.values()) for p in parts]
         labels, held = split_off(y, share, "y")
+        if not len(labels) or not len(held):
+            raise FeedError(
+                f"validation_split={share} of {len(labels) + len(held)} samples leaves none"
+            )
         rest = () if weights is None else (np.asarray(weights)[len(labels) :],)
         return first, labels, (last, held, *rest)
 
@@ -395,10 +464,19 @@ class Model:
                     "a dataset has labels, weights and its batch itself",
                     hint="give fit(dataset, epochs=...) alone",
                 )
-            self._built()
+            built = self._built()
+            missing = {built.labels, built.weights, *self.inputs} - set(x.keys)
+            if missing:
+                raise FeedError(
+                    f"the dataset does not feed {', '.join(sorted(t.op.name for t in missing))}",
+                    hint="Dataset({model.inputs[0]: x, model.labels: y, model.sample_weight: "
+                    "np.ones(len(y), 'float32')}, batch=64)",
+                )
             return x
         sources = self._labelled(x, y, weights, "fit")
-        return Dataset(sources, batch=batch or BATCH, shuffle=shuffle, seed=seed)
+        self._fits += 1
+        mixed = seed + SEEDS_APART * (self._fits - 1)  # another order in each fit
+        return Dataset(sources, batch=_size(batch), shuffle=shuffle, seed=mixed)
 
     # -- evaluation
 
@@ -417,7 +495,7 @@ class Model:
         """
         sources = self._labelled(x, y, sample_weight, "evaluate")
         self._opened()
-        values = self._check(sources, batch_size or BATCH)
+        values = self._check(sources, _size(batch_size))
         if verbose and self._session is not None:
             self.say(line_of(values))
         if return_dict:
@@ -440,7 +518,7 @@ class Model:
         sources = self._sources(x, "predict")
         session, context = self._opened(), self._opened().context
         replica, replicas = context.replica, context.roles.replicas
-        batch, samples = batch_size or BATCH, count_of(sources)
+        batch, samples = _size(batch_size), count_of(sources)
         result: np.ndarray | None = None
         for first, feeds in shares(sources, batch, replica, replicas):
             rows = np.asarray(session.run(self._outputs(), feeds))
@@ -460,29 +538,32 @@ class Model:
 
     def set_weights(self, values: Sequence[Any]) -> None:
         """Set the values of `weights`. Ranks: every rank that runs the script, the same values."""
-        session, weights = self._opened(), self.weights
+        weights = self.weights
         if len(values) != len(weights):
             raise FeedError(
                 f"set_weights() got {len(values)} arrays, the model has {len(weights)} variables",
                 hint=", ".join(v.name for v in weights),
             )
-        for variable, value in zip(weights, values, strict=True):
-            variable.load(np.asarray(value, variable.dtype), session)
+        self._load(
+            [(v, np.asarray(value, v.dtype)) for v, value in zip(weights, values, strict=True)]
+        )
 
     def save_weights(self, folder: str | Path, step: int = 0, max_to_keep: int = 5) -> str:
         """Save `weights` as a checkpoint `step-N` in a folder; returns its path."""
         session = self._opened()
         with self.graph.as_default():
-            saver = self._savers.setdefault(
-                str(folder), Saver({v.name: v for v in self.weights}, max_to_keep)
-            )
+            saver = self._savers.setdefault(str(folder), Saver(self._by_name(), max_to_keep))
         return saver.save(session, folder, step)
 
     def load_weights(self, path: str | Path) -> None:
         """Load `weights` from a checkpoint, or the newest of a folder."""
         session = self._opened()
         with self.graph.as_default():
-            Saver({v.name: v for v in self.weights}).restore(session, path)
+            Saver(self._by_name()).restore(session, path)
+
+    def _by_name(self) -> dict[str, Variable]:
+        """The weights by their names without that of the model."""
+        return {v.name.removeprefix(f"{self.name}/"): v for v in self.weights}
 
     def summary(self) -> None:
         """Print the variables with shapes and numbers of values, on the chief."""
@@ -524,6 +605,10 @@ class Sequential(Model):
         else:
             self.layers.append(layer)
 
+    def __call__(self, x: Tensor, training: bool = False) -> Tensor:
+        """`x` through its layers: a model as a layer of another."""
+        return self._through(x, training=training)
+
     def _through(self, *inputs: Tensor, training: bool) -> Tensor:
         if len(inputs) != 1:
             raise FeedError(
@@ -541,14 +626,41 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _input_dtype(dtype: np.dtype) -> Any:
-    """float32 for float64, as Keras; other dtypes stay."""
-    return float32 if dtype == float64 else dtype
+    """float32 for float64, images of bytes and bools, as Keras; other dtypes stay."""
+    return float32 if dtype in (float64, uint8, bool_) else dtype
 
 
-def _class_weights(y: Any, weights: Mapping[int, float], given: Any) -> np.ndarray:
+def _numbered(name: str) -> str:
+    """A name that no other model of this rank has: servers keep variables by their names."""
+    counts = _counts.setdefault(current_context(), collections.Counter())
+    counts[name] += 1
+    return name if counts[name] == 1 else f"{name}_{counts[name] - 1}"
+
+
+def _size(batch: Any) -> int:
+    """The size of a batch, by default Keras's."""
+    size = BATCH if batch is None else batch
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise FeedError(f"batch_size={batch!r} is not a number of samples")
+    return int(size)
+
+
+def _class_weights(
+    given_loss: Compiled | None, y: Any, weights: Mapping[int, float], given: Any
+) -> np.ndarray:
     """The weights of samples by their classes, times those given."""
     labels = np.asarray(y)
-    classes = labels.argmax(-1) if labels.ndim > 1 and labels.shape[-1] > 1 else labels.ravel()
+    one_hot = given_loss is not None and given_loss.loss.kind == "classes"
+    one_hot = one_hot and given_loss is not None and not given_loss.loss.takes_classes
+    if labels.ndim == 2 and labels.shape[-1] > 1 and one_hot:
+        classes = labels.argmax(-1)
+    elif labels.ndim == 1 or (labels.ndim == 2 and labels.shape[-1] == 1):
+        classes = labels.ravel()
+    else:
+        raise FeedError(
+            f"class_weight needs one label a sample, y has shape {list(labels.shape)}",
+            hint="give sample_weight",
+        )
     found = np.unique(classes)
     missing = [int(c) for c in found if int(c) not in weights]
     if missing:

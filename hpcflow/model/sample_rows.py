@@ -12,6 +12,7 @@ from hpcflow.data.global_batch_sharding import split_points
 from hpcflow.data.placeholder_checks import common_length, fit_source
 from hpcflow.errors import DataError, FeedError
 from hpcflow.graph.graph import Tensor
+from hpcflow.model.loss_names import Loss
 from hpcflow.runtime.step.feed_and_fetch import cast
 
 
@@ -64,6 +65,24 @@ def fitted(key: Tensor, source: Source) -> Source:
             source.take(array.astype(key.dtype))
     fit_source(key, source)
     return source
+
+
+def check_labels(loss: Loss, key: Tensor, source: Source) -> None:
+    """Name the loss that takes labels of this form. Errors: FeedError."""
+    if not isinstance(source, ArraySource) or key.shape is None:
+        return
+    array, rank = source.array, len(key.shape)
+    if loss.takes_classes and array.ndim == rank + 1 and array.shape[-1] > 1:
+        other = loss.name.replace("sparse_", "")
+        raise FeedError(
+            f"loss={loss.name!r} takes class numbers, the labels have shape {list(array.shape)}",
+            hint=f"for one-hot labels use loss={other!r}, or give y.argmax(-1)",
+        )
+    if loss.kind == "classes" and not loss.takes_classes and array.ndim == rank - 1:
+        raise FeedError(
+            f"loss={loss.name!r} takes one-hot labels, the labels have shape {list(array.shape)}",
+            hint=f"for class numbers use loss={'sparse_' + loss.name!r}",
+        )
 
 
 def _is_exact(key: Tensor, array: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import float32
-from hpcflow.graph.graph import Operation, Tensor
+from hpcflow.graph.graph import Operation, Tensor, as_operation
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import shape_text
 from hpcflow.model.loss_names import Loss, find_loss, labels_spec, operand_of
@@ -58,6 +58,7 @@ class TrainingGraph(NamedTuple):
     labels: Tensor
     weights: Tensor
     loss: Tensor  # the mean over the batch, with regularization
+    is_scalar: bool  # the user's loss is one value for a batch
     train: Operation
     trained: list[ModelMetric]  # of the training graph: the loss, then the user's metrics
     evaluated: list[ModelMetric]  # the same of the inference graph
@@ -85,25 +86,46 @@ def compiled(optimizer: Any, loss: Any, metrics: Any) -> Compiled:
     return Compiled(optimizer, find_loss(loss), tuple(items))
 
 
-def training_graph(given: Compiled, trained: Tensor, inferred: Tensor) -> TrainingGraph:
-    """Add labels, loss, metrics and update for a model's output while training and otherwise."""
+def training_graph(
+    given: Compiled, trained: Tensor, inferred: Tensor, weights_of: Sequence[Variable], name: str
+) -> TrainingGraph:
+    """Add labels, loss, metrics and update for a model's output while training and otherwise.
+
+    Of the graph's penalties and updates those count that depend on the model's variables.
+    """
+    own = {variable.op for variable in weights_of}
+    penalties = [t for t in get_regularization_losses() if own & ancestors([t])]
     _check_output(given.loss, inferred)
     labels = placeholder(*labels_spec(given.loss, inferred), "labels")
     weights = placeholder(float32, [None], "sample_weight")
     rate = None
     if isinstance(given.optimizer, FormulaOptimizer):
-        rate = given.optimizer.rate_variable()
+        rate = given.optimizer.rate_variable(f"{name}/learning_rate")
     values = _values(given.loss, labels, trained, weights)
-    loss = _total(values)
+    loss = _total(values, penalties)
+    metrics = checked = _metrics(given, labels, trained, values, penalties)
+    if trained is not inferred:
+        others = _values(given.loss, labels, inferred, weights)
+        checked = _metrics(given, labels, inferred, others, penalties)
     updates = trained.graph.get_collection(GraphKeys.UPDATE_OPS)
+    updates = [update for update in updates if own & ancestors([update])]
     with trained.graph.control_dependencies(updates):
-        train = given.optimizer.minimize(loss)
-    if trained is inferred:
-        metrics = _metrics(given, labels, inferred, values)
-        return TrainingGraph(labels, weights, loss, train, metrics, metrics, rate)
-    checked = _metrics(given, labels, inferred, _values(given.loss, labels, inferred, weights))
-    metrics = _metrics(given, labels, trained, values)
-    return TrainingGraph(labels, weights, loss, train, metrics, checked, rate)
+        train = given.optimizer.minimize(loss, var_list=[v for v in weights_of if v.trainable])
+    is_scalar = values.shape == ()
+    return TrainingGraph(labels, weights, loss, is_scalar, train, metrics, checked, rate)
+
+
+def ancestors(ends: Sequence[Any]) -> set[Operation]:
+    """The operations that some tensors and operations depend on, with their own."""
+    found: set[Operation] = set()
+    waiting = [as_operation(end) for end in ends]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [t.op for t in op.inputs]
+            waiting += op.control_inputs
+    return found
 
 
 def _check_output(loss: Loss, output: Tensor) -> None:
@@ -144,17 +166,17 @@ def _values(loss: Loss, labels: Tensor, output: Tensor, weights: Tensor) -> Tens
     return multiply(values, cast(weights, values.dtype))
 
 
-def _total(values: Tensor) -> Tensor:
-    """The mean loss with the regularization of the weights."""
+def _total(values: Tensor, extra: Sequence[Tensor]) -> Tensor:
+    """The mean loss with the penalties of the weights."""
     mean = values if values.shape == () else reduce_mean(values)
-    extra = get_regularization_losses()
     return add(mean, cast(add_n(extra), mean.dtype)) if extra else mean
 
 
-def _metrics(given: Compiled, labels: Tensor, output: Tensor, values: Tensor) -> list[ModelMetric]:
+def _metrics(
+    given: Compiled, labels: Tensor, output: Tensor, values: Tensor, extra: Sequence[Tensor]
+) -> list[ModelMetric]:
     """The mean loss, and the metrics of `compile`."""
     count = cast(getitem(shape(output), 0), float32)
-    extra = get_regularization_losses()
     if values.shape == ():  # a batch without samples has no mean
         summed = where(greater(count, 0.0), multiply(cast(values, float32), count), 0.0)
     else:

@@ -6,15 +6,15 @@ call; a page takes some hundredths of a second.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from pathlib import Path
 
-from hpcflow.errors import HpcflowError
+from hpcflow.platform.rank_logging import logger
 from hpcflow.report.run_page import REFRESH_S, page_of, write_text
 
 NAME = "report.html"
+LONGEST_S = 10.0  # wait for a page that is being written, at the end of the job
 MOST_SHARE = 1 / 200  # of the time: pages that take longer are written less often
 
 
@@ -22,7 +22,7 @@ class LivePage:
     """Writes the page of a run until `close`, which writes the last one."""
 
     def __init__(self, run_dir: str, every_s: float = REFRESH_S) -> None:
-        self._folder, self._every_s = Path(run_dir), every_s
+        self._folder, self._every_s = Path(run_dir).absolute(), every_s
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._write_repeatedly, daemon=True, name="page")
         self._thread.start()
@@ -30,19 +30,29 @@ class LivePage:
     def close(self) -> None:
         """Write the page of the ended run."""
         self._ends.set()
-        self._thread.join()
-        write_last_page(self._folder)
+        self._thread.join(LONGEST_S)
+        if not self._thread.is_alive():
+            write_last_page(self._folder)
 
     def _write_repeatedly(self) -> None:
         pause = self._every_s
         while not self._ends.wait(pause):
             start = time.thread_time()
-            with contextlib.suppress(HpcflowError, OSError):  # the next one may be possible
-                write_text(self._folder / NAME, page_of([self._folder], refresh=True).text)
+            _write(self._folder, is_over=False)
             pause = max(self._every_s, (time.thread_time() - start) / MOST_SHARE)
 
 
 def write_last_page(folder: Path) -> None:
-    """Write the page of a run that has ended; a full disk is ignored."""
-    with contextlib.suppress(HpcflowError, OSError):
-        write_text(folder / NAME, page_of([folder], is_over=True).text)
+    """Write the page of a run that has ended."""
+    _write(folder, is_over=True)
+
+
+def _write(folder: Path, is_over: bool) -> None:
+    """Write the page; no failure of it becomes one of the job."""
+    try:
+        text = page_of([folder], refresh=not is_over, is_over=is_over).text
+        write_text(folder / NAME, text)
+    except OSError:  # a full disk, or a folder that was removed
+        return
+    except Exception as error:
+        logger.debug("%s is not written: %s: %s", folder / NAME, type(error).__name__, error)

@@ -155,7 +155,7 @@ def _bounds(series: Sequence[Series]) -> list[float]:
     low, high = min(ys), max(ys)
     pad = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     left, right = min(xs), max(xs)
-    return [left, right if right > left else left + 1.0, low - pad, high + pad]
+    return [left, right if right > left else left + max(1.0, abs(left)), low - pad, high + pad]
 
 
 def _thinned(one: Series) -> Series:

@@ -45,9 +45,12 @@ def _input(seconds: float, inputs: Sequence[float], names: Sequence[str]) -> Lim
         return None
     mean, worst = statistics.fmean(inputs), max(range(len(inputs)), key=inputs.__getitem__)
     text = f"every worker waited {mean:.3g} s ({mean / seconds:.0%}) for input data"
-    if inputs[worst] > 2 * statistics.median(inputs) + 0.01 * seconds:
-        mean = inputs[worst]
-        text = f"{names[worst]} waited {mean:.3g} s ({mean / seconds:.0%}) for input data"
+    others = [value for i, value in enumerate(inputs) if i != worst]
+    if others and inputs[worst] > 2 * statistics.median(others) + 0.01 * seconds:
+        waited = inputs[worst]
+        text = (
+            f"{_name(names, worst)} waited {waited:.3g} s ({waited / seconds:.0%}) for input data"
+        )
     remedy = "more `readers` or `read_ahead` in hf.data.Dataset, a cheaper `map`, or a faster disk"
     return Limit(mean, "input", text, remedy)
 
@@ -74,8 +77,8 @@ def _waiting(
             fed = inputs[slowest] if len(inputs) == len(work) else 0.0
             why = "its input" if fed > 0.5 * (work[slowest] - median) else "its own work"
             text = (
-                f"{names[slowest]} is slow: {why} took {work[slowest]:.3g} s, that of the others "
-                f"{median:.3g} s; each of the others waited {lost:.3g} s ({lost / seconds:.0%})"
+                f"{_name(names, slowest)} is slow: {why} took {work[slowest]:.3g} s, that of the "
+                f"others {median:.3g} s; each of these waited {lost:.3g} s ({lost / seconds:.0%})"
             )
             remedy = "leave its node out, look for another job on it, or Dataset(balance=True)"
             return Limit(lost, "slow worker", text, remedy)
@@ -88,9 +91,13 @@ def _waiting(
     return Limit(mean, "messages", f"every worker waited {share} for {whom}", remedy)
 
 
+def _name(names: Sequence[str], worker: int) -> str:
+    return names[worker] if worker < len(names) else f"worker {worker}"
+
+
 def _saving(seconds: float, saves: Mapping[str, Any]) -> Limit | None:
     held = saves.get("held_seconds")
-    if not isinstance(held, (int, float)) or not seconds:
+    if not isinstance(held, (int, float)) or not 0 <= held < 1e15 or not seconds:
         return None
     text = f"training waited {held:.3g} s ({held / seconds:.0%}) for checkpoints"
     return Limit(float(held), "saving", text, "save less often (save_every), or to a faster disk")

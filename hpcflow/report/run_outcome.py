@@ -15,18 +15,23 @@ BY_SOMEBODY = ("SIGTERM", "SIGINT", "SIGHUP", "KeyboardInterrupt")  # scancel, k
 STOP = {"by": str, "step": int}
 
 
+def goes_on(folder: Path, is_over: bool | None = None) -> bool:
+    """Whether a run goes on: as `is_over` says, else if its folder is locked by another process."""
+    return not run_directory_lock.is_free(folder) if is_over is None else not is_over
+
+
 def outcome_of(
     folder: Path,
     manifest: FileFacts,
     failure: FileFacts,
     result: FileFacts,
-    is_over: bool = False,
+    is_over: bool | None = None,
 ) -> tuple[str, str]:
     """The outcome, one of the words above, and a line with details, "" if nothing is known.
 
-    A run whose folder is locked goes on, unless `is_over`.
+    `is_over` says whether it has ended; by default a run whose folder is locked goes on.
     """
-    if not (is_over or run_directory_lock.is_free(folder)):
+    if goes_on(folder, is_over):
         return RUNNING, ""
     if failure.is_there:
         return _failed(failure)

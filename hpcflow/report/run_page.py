@@ -8,8 +8,10 @@ escaped. `redacted` pages have no hosts, users, paths, commands and logs.
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ import numpy as np
 
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring.failure_json import NAME as FAILURE
-from hpcflow.platform.record_files import read_json_object
+from hpcflow.platform.record_files import open_plain, read_json_object
 from hpcflow.platform.terminal_escaping import escape_text
 from hpcflow.report import run_outcome
 from hpcflow.report.html_elements import Html, element, joined, table
@@ -34,6 +36,8 @@ from hpcflow.train.run_records import MANIFEST, PACES, read_rows
 ASSETS = Path(__file__).parent
 LOG_BYTES, LOG_LINES = 64 << 10, 40  # of the log of a rank that failed
 MOST_OPERATIONS = 10
+PACE_COLUMNS = ("seconds", "step", "worker", "work", "wait")
+MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
 MOST_BARS = 64  # workers in a chart of bars
 REFRESH_S = 10  # of the page of a running job
 HIDDEN = "(hidden)"
@@ -51,25 +55,33 @@ def page_of(
     folders: Sequence[str | Path],
     redacted: bool = False,
     refresh: bool = False,
-    is_over: bool = False,
+    is_over: bool | None = None,
 ) -> Page:
     """The page of some runs.
 
     With `refresh` a browser reads the page again every ten seconds, while a run goes on. `is_over`
-    says that the runs have ended, although this process has their directories still locked.
+    says whether the runs have ended, if this process is one of theirs; else their locks tell.
     Errors: HpcflowError if no folder has a run.
     """
+    views = views_of(folders, redacted, is_over)
+    curves = scalings([view.run for view in views])
+    return Page(page(views, curves, refresh), page_data(views, curves))
+
+
+def views_of(
+    folders: Sequence[str | Path], redacted: bool = False, is_over: bool | None = None
+) -> list[RunView]:
+    """What a page shows of each run. Errors: HpcflowError if no folder has a run."""
     runs = load([str(folder) for folder in folders], is_over)
     if not any(run.is_readable for run in runs):
         raise HpcflowError(
             "\n".join(fault for run in runs for fault in run.faults) or "there is no run",
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
-    views = [
-        RunView(Path(folder), run, redacted) for folder, run in zip(folders, runs, strict=True)
+    return [
+        RunView(Path(folder), run, redacted, i + 1)
+        for i, (folder, run) in enumerate(zip(folders, runs, strict=True))
     ]
-    curves = scalings(runs)
-    return Page(page(views, curves, refresh), page_data(views, curves))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -86,7 +98,8 @@ def write_text(path: Path, text: str) -> None:
 class RunView:
     """What a page shows of one run."""
 
-    def __init__(self, folder: Path, run: RunSummary, redacted: bool) -> None:
+    def __init__(self, folder: Path, run: RunSummary, redacted: bool, number: int = 1) -> None:
+        self.number = number
         folder = folder.parent if folder.is_file() else folder
         self.folder, self.run, self.redacted = folder, run, redacted
         faults: list[str] = []
@@ -100,7 +113,7 @@ class RunView:
     @property
     def name(self) -> str:
         """The name of the run in the page."""
-        return self.run.name if not self.redacted else f"run {self.run.script or ''}".strip()
+        return self.run.name if not self.redacted else f"run {self.number}"
 
     def told(self, text: str) -> str:
         """A text that names hosts, users or paths; hidden in a redacted page."""
@@ -118,9 +131,11 @@ class RunView:
         roles = self.manifest.get("roles", [str], [])
         hosts = self.result.get("hosts", [str], [])
         ranks = [rank for rank, role in enumerate(roles) if "/worker" in role]
-        span = max(1, int(self.result.get("tasks_per_replica", int, 1)))
+        settings = self.manifest.get("settings", {}, {})
+        told = str(self.result.get("tasks_per_replica", int, settings.get("tasks_per_replica", 1)))
+        span = max(1, int(told)) if told.isdigit() and len(told) < 6 else 1
         names = []
-        for worker in range(max(self.run.replicas, 1)):
+        for worker in range(min(max(self.run.replicas, 1), max(len(roles), len(hosts), 1))):
             rank = ranks[worker * span] if worker * span < len(ranks) else worker
             host = hosts[rank] if rank < len(hosts) else ""
             where = f" on {host}" if host and not self.redacted else ""
@@ -147,12 +162,11 @@ class RunView:
         if told or not self.paces:
             return told
         workers = int(max(row["worker"] for row in self.paces)) + 1
-        totals = [0.0] * workers
-        last = [0.0] * workers
-        for row in self.paces:  # a row has the mean of the worker's last steps
-            worker, steps = int(row["worker"]), row.get("steps", 0.0)
-            totals[worker] += row[column] * max(0.0, steps - last[worker])
-            last[worker] = steps
+        totals, last = [0.0] * workers, [0.0] * workers
+        for row in self.paces:  # a row has the means of a worker's last steps
+            worker = int(row["worker"])
+            totals[worker] += row[column] * max(0.0, row["step"] - last[worker])
+            last[worker] = row["step"]
         return totals
 
     @property
@@ -168,17 +182,24 @@ class RunView:
 
 
 def rows_of_paces(path: Path) -> list[dict[str, float]]:
-    """The rows of paces.csv; [] if there are none."""
-    rows = []
+    """The rows of paces.csv since the last start; [] if there are none."""
+    rows: list[dict[str, float]] = []
     try:
         for words in read_rows(path):
             try:
-                rows.append({name: float(text) for name, text in words.items() if text != ""})
+                row = {name: float(text) for name, text in words.items() if text != ""}
             except ValueError:
                 continue
+            if not all(0 <= row.get(name, -1.0) < MOST_VALUE for name in PACE_COLUMNS):
+                continue
+            if row["worker"] != int(row["worker"]) or row["worker"] >= MOST_WORKERS:
+                continue
+            if rows and row["seconds"] < rows[-1]["seconds"]:
+                rows.clear()  # a later start
+            rows.append(row)
     except HpcflowError:
         return []
-    return [row for row in rows if all(n in row for n in ("seconds", "worker", "work", "wait"))]
+    return rows
 
 
 def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[str, Any]:
@@ -199,7 +220,7 @@ def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[
                 "samples_per_second": view.run.rate,
                 "results": view.results,
                 "last": {
-                    name: view.run.curve("step", name)[1][-1]
+                    name: _finite(view.run.curve("step", name)[1][-1])
                     for name in view.run.values
                     if view.run.curve("step", name)[1]
                 },
@@ -278,7 +299,7 @@ def _facts(view: RunView) -> Html:
         places += f", {run.servers} servers"
     git = manifest.get("git", {}, {})
     facts: list[tuple[str, Any]] = [
-        ("script", run.script or "-"),
+        ("script", view.told(run.script) or "-"),
         ("state", element("b", run.state, class_="state" + bad)),
         ("mode", f"{run.mode or '-'}, {places}"),
         ("steps", f"{run.steps:,}"),
@@ -311,7 +332,9 @@ def _limits(view: RunView) -> Html | None:
     found = view.limits
     if not view.run.seconds or not (view.waits or view.inputs):
         return None
-    computing = max(0.0, view.run.seconds - sum(one.seconds for one in found))
+    own = [w - i for w, i in zip(view.work, view.inputs or [0.0] * len(view.work), strict=False)]
+    lost = sum(one.seconds for one in found)
+    computing = statistics.median(own) if own else max(0.0, view.run.seconds - lost)
     items = [
         element("li", element("b", f"{one.resource}: "), one.text, element("br"),
                 element("span", one.remedy, class_="remedy"))
@@ -357,6 +380,8 @@ def _heat(view: RunView) -> Html | None:
     if found is None or len(found.waiting) < 2:
         return None
     workers = round(len(found.waiting) * found.workers_in_a_row)
+    if np.isnan(found.waiting).all(axis=1).any():
+        return None  # workers without work and waiting
     shares = np.nanmean(found.waiting, axis=1)
     least, most = int(np.nanargmin(shares)), int(np.nanargmax(shares))
     each = found.workers_in_a_row
@@ -431,7 +456,8 @@ def _operations(view: RunView) -> Html | None:
     if not isinstance(ranks, list) or not ranks or not isinstance(ranks[0], dict):
         return None
     rows: list[list[str]] = []
-    for one in ranks[0].get("ops") or []:
+    operations = ranks[0].get("ops")
+    for one in operations if isinstance(operations, list) else ():
         if isinstance(one, dict) and one.get("kind") == "kernels" and len(rows) < MOST_OPERATIONS:
             calls = max(_number(one.get("calls")), 1.0)
             rows.append([
@@ -442,7 +468,7 @@ def _operations(view: RunView) -> Html | None:
                 f"{_number(one.get('gflops')):.3g}",
                 f"{_number(one.get('gbs')):.3g}",
                 f"{_number(one.get('peak_share')):.0%}",
-                str(one.get("provider", "")),
+                view.told(str(one.get("provider", ""))),
                 view.told(str(one.get("line", ""))),
             ])  # fmt: skip
     if not rows:
@@ -514,7 +540,7 @@ def _failed(view: RunView) -> Html | None:
         return None
     parts: list[Html | None] = [element("h2", "Failure")]
     if view.redacted:
-        parts.append(element("p", f"{view.failure.text('kind')}: {HIDDEN}"))
+        parts.append(element("p", HIDDEN))
         return joined(parts)
     rank = view.failure.get("rank", int, None)
     parts.append(element("p", view.failure.text("cause"), class_="bad"))
@@ -528,7 +554,7 @@ def _failed(view: RunView) -> Html | None:
 
 def _last_lines(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(open_plain(path), "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - LOG_BYTES))
             text = file.read().decode("utf-8", "replace")
@@ -564,6 +590,11 @@ def _json(path: Path) -> Mapping[str, Any]:
         return {}
 
 
+def _finite(value: float) -> float | None:
+    """The value; None, which is JSON, for NaN and infinity."""
+    return value if math.isfinite(value) else None
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -573,7 +604,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and abs(value) < MOST_VALUE else 0.0
 
 
 # -- several runs

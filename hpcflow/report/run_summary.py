@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcflow.monitoring import run_directory_lock
 from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_comparison, run_outcome
@@ -75,11 +74,11 @@ class RunSummary:
         return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def load(paths: Sequence[str], is_over: bool = False) -> list[RunSummary]:
+def load(paths: Sequence[str], is_over: bool | None = None) -> list[RunSummary]:
     """The runs in these folders (or of these result.json), named by the differing path parts.
 
-    `is_over` says that they have ended, whoever has locked their folders. Errors of reading a
-    folder are among the faults of its run.
+    `is_over` says whether they have ended; by default the locks of their folders tell. Errors of
+    reading a folder are among the faults of its run.
     """
     folders = [Path(path) for path in paths]
     folders = [path.parent if os.path.isfile(path) else path for path in folders]
@@ -92,7 +91,7 @@ def load(paths: Sequence[str], is_over: bool = False) -> list[RunSummary]:
     ]
 
 
-def _load(folder: Path, name: str, is_over: bool) -> RunSummary:
+def _load(folder: Path, name: str, is_over: bool | None) -> RunSummary:
     faults: list[str] = []
     manifest, failure = (FileFacts(folder / file, faults) for file in (MANIFEST, FAILURE))
     result = FileFacts(folder / RESULT, faults)
@@ -100,7 +99,7 @@ def _load(folder: Path, name: str, is_over: bool) -> RunSummary:
         result = FileFacts.none()  # it belongs to an earlier run
     rows = rows_of(folder / METRICS, faults)
     if not (result.is_there or manifest.is_there or rows):
-        if not (is_over or run_directory_lock.is_free(folder)):
+        if run_outcome.goes_on(folder, is_over):
             return RunSummary(name, state=run_outcome.RUNNING)  # it has only just started
         none = f"no run in {folder}: neither {RESULT} nor {MANIFEST} nor {METRICS}"
         return RunSummary(name, faults=faults or [none])

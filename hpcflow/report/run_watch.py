@@ -162,7 +162,7 @@ def tail_rows(path: Path) -> list[dict[str, float]]:
             row = {n: float(w) for n, w in zip(names, words, strict=True) if w != ""}
         except ValueError:
             continue
-        if "step" in row and "seconds" in row:
+        if all(math.isfinite(row.get(n, 0.0)) for n in COLUMNS) and {"step", "seconds"} <= set(row):
             rows.append({escape_line(name): value for name, value in row.items()})
     return rows
 

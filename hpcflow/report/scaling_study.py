@@ -113,7 +113,7 @@ def as_text(found: Study) -> str:
     lines = [f"{found.kind} scaling", table(head, rows)]
     if found.parallel_part is not None:
         law = "Amdahl" if found.kind == "strong" else "Gustafson"
-        lines.append(f"parallel part by {law}'s law: {min(found.parallel_part, 1.0):.2%}")
+        lines.append(f"parallel part by {law}'s law: {min(max(found.parallel_part, 0.0), 1.0):.2%}")
     return "\n".join([*lines, *found.remarks])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ Y = 3 * X[:, 0]
 def line(rate: float = 0.05) -> hf.Sequential:
     model = hf.Sequential([hf.layers.Dense(1, kernel_initializer=hf.zeros_initializer())])
     model.compile(hf.train.GradientDescentOptimizer(rate), "mse")
+    return model
+
+
+def scalar() -> hf.Sequential:
+    model = hf.Sequential([hf.layers.Dense(1)])
+    model.compile("sgd", lambda t, y: hf.reduce_mean(hf.square(t - y)))
+    return model
+
+
+def classes() -> hf.Sequential:
+    model = hf.Sequential([hf.layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
     return model
 
 
@@ -84,6 +97,35 @@ def test_callbacks_change_weights_and_rates_in_every_mode(settings: dict[str, An
     for seen, last, rate, epochs in run_ranks(3, body, seed=1, **settings):
         assert epochs == [0, 1, 2, 3] and rate == pytest.approx(0.05 / 4)
         np.testing.assert_array_equal(last, seen[1])
+
+
+@pytest.mark.parametrize("settings", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
+def test_a_schedule_changes_the_rate_once_whoever_is_late(settings: dict[str, Any]) -> None:
+    def body(context: Any) -> Any:
+        model, rates = line(0.4), []
+
+        def wait(epoch: int, logs: Any) -> None:
+            time.sleep(0.05 * context.replica)
+
+        late = hf.callbacks.LambdaCallback(on_epoch_begin=wait)
+        halve = hf.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2)
+        look = hf.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: rates.append(model.learning_rate)
+        )
+        model.fit(X, Y, 4, 3, 0, [late, halve, look])
+        return rates
+
+    for rates in run_ranks(3, body, **settings):
+        np.testing.assert_allclose(rates, [0.2, 0.1, 0.05], 1e-6)
+
+
+def test_epochs_without_validation_do_not_count() -> None:
+    model = line()
+    stop = hf.callbacks.EarlyStopping(patience=1)
+    history = model.fit(
+        X, Y, epochs=4, verbose=0, callbacks=stop, validation_data=(X, Y), validation_freq=2
+    )
+    assert len(history.history["val_loss"]) == 2 and len(history.epoch) == 4
 
 
 def test_rates_that_callbacks_set_are_those_of_the_updates() -> None:
@@ -158,7 +200,17 @@ def test_the_run_directory_has_the_result_and_the_epochs(tmp_path: Path) -> None
         (lambda: line().fit(X), FeedError, "needs labels"),
         (lambda: line().fit(X, Y[:5]), HpcflowError, "samples"),
         (lambda: line().fit(X, np.zeros((12, 2))), HpcflowError, "labels"),
-        (lambda: line().evaluate([X, X], Y), FeedError, "inputs"),
+        (lambda: line().evaluate([X, X], Y), FeedError, "input"),
+        (lambda: line().evaluate(X, Y, batch_size=-1), FeedError, "batch_size"),
+        (lambda: line().fit(X, Y, callbacks=[print]), GraphError, "no callback"),
+        (lambda: line().fit(X, Y, validation_data=(X,)), FeedError, "validation_data"),
+        (lambda: line().fit(X, Y, validation_freq=0), FeedError, "validation_freq"),
+        (lambda: line().fit(X, validation_split=0.5), FeedError, "labels"),
+        (lambda: scalar().fit(X, Y, sample_weight=Y), FeedError, "one value for a batch"),
+        (lambda: classes().fit(X, np.eye(3)[[0] * 12]), FeedError, "'categorical_cross"),
+        (lambda: classes().fit(X, Y[:, None, None], class_weight={0: 1}), FeedError, "one label"),
+        (lambda: hf.Model(hf.Input([1]), [1]), GraphError, "one output"),
+        (lambda: hf.callbacks.ModelCheckpoint("w-{epoch}"), GraphError, "step-EPOCH"),
         (lambda: line().fit(X, Y, class_weight={1: 2.0}), FeedError, "class_weight"),
         (lambda: line().fit(X, Y, validation_split=1.5), FeedError, "validation_split"),
         (lambda: line().fit(X, Y, callbacks=[hf.callbacks.EarlyStopping()]), GraphError, "val_"),

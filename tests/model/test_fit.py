@@ -242,6 +242,82 @@ def test_predictions_keep_their_bits_and_dtypes() -> None:
         assert half.dtype == np.float16 and half.tobytes() == values.astype("f2").tobytes()
 
 
+@pytest.mark.parametrize("settings", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
+def test_models_of_one_job_have_weights_of_their_own(settings: dict[str, Any]) -> None:
+    """Servers keep variables by their names, which two models of the same layers share."""
+
+    def body(context: Any) -> Any:
+        predicted = []
+        models = []
+        for width in (3, 3, 1):
+            model = hf.Sequential([hf.layers.Dense(width)])
+            model.compile("sgd", "mse")
+            model.fit(X, 10.0 * len(models) * X[:, :width], BATCH, 2, 0)
+            models.append(model)
+            predicted.append(model.predict(X))
+        return predicted, [model.predict(X) for model in models]
+
+    for before, after in run_ranks(3, body, seed=2, **settings):
+        for mine, later in zip(before, after, strict=True):
+            np.testing.assert_allclose(mine, later, 1e-5, 1e-6)
+        assert not np.allclose(before[0], before[1])
+
+
+def test_models_of_one_graph_have_penalties_and_weights_of_their_own() -> None:
+    with hf.Graph().as_default():
+        models = []
+        for scale in (100.0, 0.0):
+            x = hf.Input([4])
+            penalty = hf.layers.l2_regularizer(scale) if scale else None
+            model = hf.Model(x, hf.layers.dense(x, 3, kernel_regularizer=penalty))
+            models.append(model)
+        for model in models:
+            model.compile("adam", "mse")
+        with_penalty, without = models
+        assert [v.name for v in without.weights] == ["dense_1/kernel", "dense_1/bias"]
+        target = np.zeros((SAMPLES, 3))
+        graphs = [model.sample_weight for model in models]  # both are built before the first run
+        assert len(set(graphs)) == 2
+        values = [model.evaluate(X, target, verbose=0) for model in models]
+        plain = [float((model.predict(X) ** 2).mean()) for model in models]
+    assert values[1] == pytest.approx(plain[1], rel=1e-5)
+    assert values[0] > plain[0] + 1.0
+    assert len(with_penalty.weights) == 2
+
+
+def test_ranks_without_samples_have_no_loss_and_stop_nobody() -> None:
+    """17 samples in batches of 8: the last batch has one, and two of three ranks have none."""
+
+    def body(context: Any) -> Any:
+        seen: list[dict[str, float]] = []
+        look = hf.callbacks.LambdaCallback(on_train_batch_end=lambda b, logs: seen.append(logs))
+        model = linear()
+        model.compile("sgd", "sparse_categorical_crossentropy")
+        stop = hf.callbacks.TerminateOnNaN()
+        history = model.fit(X[:17], Y[:17], 8, 3, 0, [stop, look])
+        return len(history.epoch), seen
+
+    for epochs, seen in run_ranks(3, body):
+        assert epochs == 3 and len(seen) == 9
+        assert all(np.isfinite(logs.get("loss", 0.0)) for logs in seen)
+
+
+def test_each_fit_draws_another_order() -> None:
+    def orders(times: int) -> list[Any]:
+        model = hf.Sequential([hf.layers.Dense(1, kernel_initializer=hf.zeros_initializer())])
+        model.compile(hf.train.GradientDescentOptimizer(0.1), "mse")
+        found = []
+        for _ in range(times):
+            model.fit(X, X[:, 0], 4, 1, 0)
+            found.append(model.get_weights()[0])
+            model.set_weights([np.zeros((4, 1)), np.zeros(1)])
+        return found
+
+    first, second = orders(2)
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(orders(1)[0], first)
+
+
 def test_a_dataset_of_the_models_placeholders() -> None:
     with hf.Graph().as_default():
         model = hf.Sequential([hf.Input([4]), hf.layers.Dense(3, hf.nn.softmax)])

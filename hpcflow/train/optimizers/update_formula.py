@@ -42,14 +42,14 @@ class FormulaOptimizer(Optimizer):
         super().__init__(name)
         self._numbers = numbers
 
-    def rate_variable(self) -> Variable | None:
+    def rate_variable(self, name: str) -> Variable | None:
         """The learning rate as a variable that a program may change; None if it is a tensor.
 
-        To be called before the first gradient is applied.
+        `name` is that of the variable. To be called before the first gradient is applied.
         """
         rate = self._numbers.get("learning_rate")
         if isinstance(rate, (int, float, np.floating)):
-            rate = Variable(np.float32(rate), trainable=False, name=f"{self.name}/learning_rate")
+            rate = Variable(np.float32(rate), trainable=False, name=name)
             self._numbers["learning_rate"] = rate
         return rate if isinstance(rate, Variable) else None
 
