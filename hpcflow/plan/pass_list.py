@@ -22,8 +22,6 @@ from hpcflow.lowering.lowering_target import LoweringTarget
 from hpcflow.lowering.python_codegen import CODE_PASSES
 from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.lowering.weight_packing import pack_weights
-from hpcflow.plan.algebra.loop_accumulation_hoisting import hoist_loop_sums
-from hpcflow.plan.algebra.loop_invariant_hoisting import hoist_loop_invariants
 from hpcflow.plan.algebra.matmul_batching import batch_products
 from hpcflow.plan.algebra.outer_products import multiply_outer_products
 from hpcflow.plan.algebra.overlapping_concat_sharing import share_overlapping_concats
@@ -199,6 +197,28 @@ def _server_traffic(plan: Plan, planning: Planning) -> Plan:
     if not server_traffic.plan_trains(plan):
         return plan
     return dataclasses.replace(plan, messages=server_traffic.server_messages(plan, planning.homes))
+
+
+def _hoist_loop_invariants(program: Program) -> Program:
+    if not _has_bodies(program):
+        return program
+    # only a rank with a loop needs it
+    from hpcflow.plan.algebra.loop_invariant_hoisting import hoist_loop_invariants
+
+    return hoist_loop_invariants(program)
+
+
+def _hoist_loop_sums(program: Program) -> Program:
+    if not _has_bodies(program):
+        return program
+    from hpcflow.plan.algebra.loop_accumulation_hoisting import hoist_loop_sums
+
+    return hoist_loop_sums(program)
+
+
+def _has_bodies(program: Program) -> bool:
+    """Whether a program has loops or branches."""
+    return any(node.row.control_flow for node in program.nodes.values())
 
 
 def _batch_norm_expansion(part: Partition, lowering: Lowering) -> Partition:
@@ -472,7 +492,7 @@ PASSES = (
         *("loop_invariant_hoisting", "bodies", PROGRAM, PROGRAM),
         "A loop computes the same of its captured values in each iteration.",
         "Products, reductions and small results of captured values are in front of the loop.",
-        lambda program, of: hoist_loop_invariants(program),
+        lambda program, of: _hoist_loop_invariants(program),
         ONE_TASK,
         lambda of: of.rewrites,
     ),
@@ -480,7 +500,7 @@ PASSES = (
         *("loop_accumulation_hoisting", "bodies", PROGRAM, PROGRAM),
         "A loop adds a small product to the gradient of its weights in each iteration.",
         "Such a sum is one product behind the loop, and so is the sum of its rows.",
-        lambda program, of: hoist_loop_sums(program),
+        lambda program, of: _hoist_loop_sums(program),
         ROUNDS,
         lambda of: of.rounds,
         in_bodies=True,
