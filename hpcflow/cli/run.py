@@ -280,7 +280,8 @@ def run_mpirun(
     times = StallTimes(settings.stall_s, settings.stall_abort_s)
     witness = LauncherWatchdog(ledgers(), times, not several) if hasattr(os, "pidfd_open") else None
     joined = witness.have_joined if witness is not None and not several else lambda: True
-    mpirun = MpirunProcess(start, joined, stderr=subprocess.PIPE if several else None)
+    pipe = subprocess.PIPE if several else None
+    mpirun = MpirunProcess(start, joined, stdout=pipe, stderr=pipe)
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
     code = host_failure_tolerance.watch_mpirun(mpirun) if several else mpirun.wait()

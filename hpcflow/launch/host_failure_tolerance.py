@@ -24,6 +24,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -90,17 +91,30 @@ def slurm_node_count(start: StartCommand) -> int:
 
 
 def watch_mpirun(mpirun: MpirunProcess) -> int:
-    """Wait for mpirun of Open MPI 5 on several hosts, and copy its stderr, a pipe, to ours.
+    """Wait for mpirun of Open MPI 5 on several hosts, and copy its stdout and stderr to ours.
 
-    Returns its exit code, or 86 if it has reported a lost host but exits with 0.
+    Returns its exit code, or 86 if it has told of a lost host, on either, but exits with 0.
     """
-    has_lost, tail = False, b""
-    assert mpirun.process.stderr is not None
-    while data := os.read(mpirun.process.stderr.fileno(), ssh_relay.READ_BYTES):
-        os.write(2, data)
+    assert mpirun.process.stdout is not None and mpirun.process.stderr is not None
+    lost: list[bytes] = []
+    output = mpirun.process.stdout.fileno()
+    copying = threading.Thread(target=_copy, args=(output, 1, lost), daemon=True)
+    copying.start()
+    _copy(mpirun.process.stderr.fileno(), 2, lost)
+    copying.join()
+    return mpirun.wait() or (ABORTED if lost else 0)
+
+
+def _copy(source: int, target: int, lost: list[bytes]) -> None:
+    """Copy a pipe to its end; what tells of a lost host is added to `lost`."""
+    tail = b""
+    while data := os.read(source, ssh_relay.READ_BYTES):
+        with contextlib.suppress(OSError):  # the reader has gone; mpirun is to go on
+            written = 0
+            while written < len(data):
+                written += os.write(target, data[written:])
         tail = tail[-100:] + data
-        has_lost = has_lost or any(words in tail for words in LOST)
-    return mpirun.wait() or (ABORTED if has_lost else 0)
+        lost += [words for words in LOST if words in tail]
 
 
 def run_supervised(
