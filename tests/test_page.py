@@ -78,6 +78,18 @@ def paces(folder: Path, works: list[float], waits: list[float], rows: int = 20) 
     (folder / "paces.csv").write_text("\n".join(lines) + "\n")
 
 
+def large_run(place: Path) -> Path:
+    """The directory of a run of 1,024 ranks and 10,000 steps."""
+    folder = Path(write(place, 1024, 65536, 1e6, rows=range(1, 10_001)))
+    rng = np.random.default_rng(1)
+    lines = ["seconds,step,worker,steps,work,wait,samples"]
+    for k in range(40):
+        lines += [f"{k * 25},{k * 250},{w},{k * 250},{work:.5f},{0.2 - work:.5f},64"
+                  for w, work in enumerate(rng.uniform(0.05, 0.15, 1024))]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
 def test_a_page_of_one_run(tmp_path: Path) -> None:
     folder = Path(write(tmp_path / "run", 4, 64, 1000.0))
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
@@ -221,13 +233,7 @@ def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
 
 def test_a_large_run_is_a_small_page_in_a_second(tmp_path: Path) -> None:
     """1,024 ranks and 10,000 steps, with as many rows as such a run records."""
-    folder = Path(write(tmp_path / "run", 1024, 65536, 1e6, rows=range(1, 10_001)))
-    rng = np.random.default_rng(1)
-    lines = ["seconds,step,worker,steps,work,wait,samples"]
-    for k in range(40):
-        lines += [f"{k * 25},{k * 250},{w},{k * 250},{work:.5f},{0.2 - work:.5f},64"
-                  for w, work in enumerate(rng.uniform(0.05, 0.15, 1024))]  # fmt: skip
-    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    folder = large_run(tmp_path / "run")
     result = json.loads((folder / "result.json").read_text())
     result |= {"hosts": [f"n{i // 8}" for i in range(1024)], "work_seconds": [1000.0] * 1024}
     result |= {"wait_seconds": [1000.0] * 1024, "input_wait_seconds": [0.0] * 1024}

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.report import run_summary, run_tables, scaling_plots
+from hpcflow.train.result_files import write_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         table = run_tables.as_text(runs, curves)
         out(table, end="")
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "report.txt", table)
+        write_text(folder / "report.txt", table)
         scaling_plots.draw([run for run in runs if run.is_readable], curves, folder / "report.png")
         out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
     except MissingPackageError as error:
@@ -74,21 +74,14 @@ def _write_page(args: argparse.Namespace) -> int:
         data = run_page.page_of(args.runs, args.redact)
         written = []
         if args.html:
-            run_page.write_text(Path(args.html), data.text)
+            write_text(Path(args.html), data.text)
             written.append(args.html)
         if args.json:
             text = json.dumps(data.figures, indent=1) + "\n"
-            run_page.write_text(Path(args.json), text)
+            write_text(Path(args.json), text)
             written.append(args.json)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     out(f"written: {', '.join(written)}")
     return int(any(run["faults"] for run in data.figures["runs"]))
-
-
-def _write(path: Path, table: str) -> None:
-    """Write to a temporary name, then rename, so that a pipe of this name does not block."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(table, encoding="utf-8")
-    draft.replace(path)

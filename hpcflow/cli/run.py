@@ -184,6 +184,11 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     return {PREFIX + name.upper(): value for name, value in chosen.items()}
 
 
+def set_options(chosen: Mapping[str, str]) -> list[str]:
+    """`HPCFLOW_*` variables as `--set` options of a command."""
+    return [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
+
+
 def check(
     requested_ranks: int | None,
     launched_rank: launcher_detection.LaunchedRank | None,
@@ -236,8 +241,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
 
     Errors: LaunchError if there is no launcher.
     """
-    options = [f"--set={name[len(PREFIX) :].lower()}={value}" for name, value in chosen.items()]
-    program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *options]
+    program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *set_options(chosen)]
     program += [args.script, "--", *args.script_args]
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})

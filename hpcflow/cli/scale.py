@@ -46,10 +46,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
         _check(args, ranks, servers)
-        settings = [
-            f"--set={name[len('HPCFLOW_') :].lower()}={value}"
-            for name, value in run_command.chosen_settings(args).items()
-        ]
+        settings = run_command.set_options(run_command.chosen_settings(args))
     except HpcflowError as error:
         err(f"hpcflow scale: {error}")
         return 2
@@ -92,6 +89,7 @@ def _check(args: argparse.Namespace, ranks: Sequence[int], servers: int) -> None
 def _tell(folder: Path, runs: Sequence[tuple[int, Path]], servers: int, kind: str) -> int:
     """Print and write the study of the runs that have a rate; returns the exit code."""
     from hpcflow.report import run_page, scaling_study
+    from hpcflow.train.result_files import write_text
 
     rates: dict[tuple[int, int], list[float]] = {}
     good = []
@@ -108,9 +106,9 @@ def _tell(folder: Path, runs: Sequence[tuple[int, Path]], servers: int, kind: st
     _limits(good[-1])
     try:
         data = json.dumps(scaling_study.as_data(found), indent=1) + "\n"
-        run_page.write_text(folder / "scaling.json", data)
-        run_page.write_text(folder / "scaling.csv", scaling_study.as_csv(found))
-        run_page.write_text(folder / "report.html", run_page.page_of(good).text)
+        write_text(folder / "scaling.json", data)
+        write_text(folder / "scaling.csv", scaling_study.as_csv(found))
+        write_text(folder / "report.html", run_page.page_of(good).text)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow scale: {error}")
         return 1

@@ -118,11 +118,11 @@ class _Monitor(Callback):
         words = ("acc", "auc", "precision", "recall", "f1")
         rises = mode == "max" or (mode == "auto" and any(word in monitor for word in words))
         self.monitor, self.min_delta, self._sign = monitor, abs(min_delta), -1.0 if rises else 1.0
-        self.best = math.inf if self._sign > 0 else -math.inf
+        self.best = self._sign * math.inf
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Begin anew."""
-        self.best = math.inf if self._sign > 0 else -math.inf
+        self.best = self._sign * math.inf
 
     def _watched(self, logs: Logs | None) -> float | None:
         """The watched value; None in an epoch without validation."""

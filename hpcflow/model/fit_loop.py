@@ -40,7 +40,6 @@ class FitLoop:
                     hint="give a list of hf.callbacks, or of objects of a subclass of Callback",
                 )
             callback.set_model(model)
-        self.totals = Totals(self.graph.trained)
         self._steps = [  # who wants to know of each step
             one
             for one in self.callbacks
@@ -80,10 +79,10 @@ class FitLoop:
             for callback in self.callbacks:
                 callback.resumed = epoch == data.first_epoch and data.resumes_within_epoch
             self._call("on_epoch_begin", epoch, {})
-            self.totals = Totals(self.graph.trained)
-            self._epoch(batches.of(epoch), progress)
+            totals = Totals(self.graph.trained)
+            self._epoch(batches.of(epoch), totals, progress)
             self.session.meet()
-            logs = values_of(self.session, self.totals)
+            logs = values_of(self.session, totals)
             if check is not None and (epoch + 1) % every == 0:
                 logs |= {f"val_{name}": value for name, value in check().items()}
             text = f"epoch {epoch + 1}/{self.epochs}: {line_of(logs)}"
@@ -98,8 +97,8 @@ class FitLoop:
         self._call("on_train_end", logs)
         self.session.wait()
 
-    def _epoch(self, batches: Iterator[Any], progress: Progress) -> None:
-        session, totals = self.session, self.totals
+    def _epoch(self, batches: Iterator[Any], totals: Totals, progress: Progress) -> None:
+        session = self.session
         fetches = [self.graph.train, self.graph.loss, *totals.fetches]
         for batch in batches:
             for one in self._steps:

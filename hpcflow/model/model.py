@@ -363,9 +363,10 @@ class Model:
         check_labels(self._compiled.loss, built.labels, labels)
         sources[built.labels] = fitted(built.labels, labels)
         count = count_of(sources)
-        given = np.ones(1, np.float32) if weights is None else np.asarray(weights, np.float32)
-        if weights is None:
-            given = np.broadcast_to(given, (count,))
+        one = np.float32(1)
+        given = (
+            np.broadcast_to(one, (count,)) if weights is None else np.asarray(weights, one.dtype)
+        )
         sources[built.weights] = fitted(built.weights, ArraySource(given))
         count_of(sources)
         return sources

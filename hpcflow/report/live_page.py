@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from hpcflow.platform.rank_logging import logger
-from hpcflow.report.run_page import REFRESH_S, page_of, write_text
+from hpcflow.report.run_page import REFRESH_S, page_of
+from hpcflow.train.result_files import write_text
 
 NAME = "report.html"
 LONGEST_S = 10.0  # wait for a page that is being written, at the end of the job

@@ -29,7 +29,7 @@ from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.report.run_limits import Limit, limits
 from hpcflow.report.run_summary import RESULT, RunSummary, ScalingCurve, load, scalings
-from hpcflow.report.run_tables import duration
+from hpcflow.report.run_tables import duration, traffic_table
 from hpcflow.report.wait_heat_map import HeatMap, heat_map, png_uri
 from hpcflow.train.run_records import MANIFEST, PACES, read_rows
 
@@ -82,17 +82,6 @@ def views_of(
         RunView(Path(folder), run, redacted, i + 1)
         for i, (folder, run) in enumerate(zip(folders, runs, strict=True))
     ]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it. Errors: OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 class RunView:
@@ -485,15 +474,7 @@ def _traffic(view: RunView) -> Html | None:
     servers = view.run.traffic.get("servers") if view.run.traffic else None
     if not servers:
         return None
-    rows = [
-        [row["task"], *(
-            f"{row[how][way]:,}"
-            for way in ("received", "sent")
-            for how in ("predicted", "measured")
-        )]
-        for row in servers
-    ]  # fmt: skip
-    head = ["server", "receives, predicted", "measured", "sends, predicted", "measured"]
+    head, rows = traffic_table(servers)
     return joined([
         element("h2", "Bytes of a step"), table(head, rows, "bytes of a step of one worker")
     ])  # fmt: skip
@@ -514,24 +495,19 @@ def _events(view: RunView) -> Html | None:
         )
     for slow in view.run.stragglers:
         items.append(
-            view_text(view, f"worker {slow['worker']} (rank {slow['rank']} on {slow['host']}) "
+            view.told(f"worker {slow['worker']} (rank {slow['rank']} on {slow['host']}) "
                       f"worked {slow['factor']:.2g} times as long as the median")
         )  # fmt: skip
     warnings = view.result.said.get("warnings")
     if isinstance(warnings, dict):
-        items += [view_text(view, f"warning: {text} ({said})") for text, said in warnings.items()]
+        items += [view.told(f"warning: {text} ({said})") for text, said in warnings.items()]
     elif isinstance(warnings, list):
-        items += [view_text(view, f"warning: {text}") for text in warnings]
+        items += [view.told(f"warning: {text}") for text in warnings]
     if view.manifest.text("end"):
         items.append(f"ended {view.manifest.text('end')}")
     if not items:
         return None
     return joined([element("h2", "Events"), element("ul", *(element("li", i) for i in items))])
-
-
-def view_text(view: RunView, text: str) -> str:
-    """A text that may name hosts and paths."""
-    return HIDDEN if view.redacted else text
 
 
 def _failed(view: RunView) -> Html | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.run_comparison import all_names, differing
@@ -91,6 +92,12 @@ def _by_name(
 
 def _traffic(run: RunSummary) -> str:
     """Bytes per step by server, predicted by the plan and measured."""
+    head, rows = traffic_table(run.traffic["servers"])
+    return f"{run.name}: bytes of a step of one worker\n{table(head, rows)}"
+
+
+def traffic_table(servers: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table of the bytes that each server receives and sends."""
     rows = [
         [
             escape_line(row["task"]),
@@ -100,10 +107,9 @@ def _traffic(run: RunSummary) -> str:
                 for how in _TRAFFIC_KINDS
             ),
         ]
-        for row in run.traffic["servers"]
+        for row in servers
     ]
-    head = ["server", "receives, predicted", "measured", "sends, predicted", "measured"]
-    return f"{run.name}: bytes of a step of one worker\n{table(head, rows)}"
+    return ["server", "receives, predicted", "measured", "sends, predicted", "measured"], rows
 
 
 _TRAFFIC_KINDS = ("predicted", "measured")

@@ -19,7 +19,6 @@ class HeatMap(NamedTuple):
     """Shares of waiting, [workers, times], NaN where nothing is known; and what the cells mean."""
 
     waiting: np.ndarray
-    work: np.ndarray  # seconds a step
     seconds: float  # of the whole map
     workers_in_a_row: float
 
@@ -38,12 +37,12 @@ def heat_map(rows: Sequence[Mapping[str, float]]) -> HeatMap | None:
     high, wide = min(workers, MOST_WORKERS), min(MOST_TIMES, max(1, len(table) // workers))
     down = (table[:, 1] * high / workers).astype(int)
     across = np.clip(np.ceil(table[:, 0] / seconds * wide).astype(int) - 1, 0, wide - 1)
-    sums = np.zeros((3, high, wide))
-    for k, values in enumerate((table[:, 2], table[:, 3], np.ones(len(table)))):
+    sums = np.zeros((2, high, wide))
+    for k, values in enumerate((table[:, 2], table[:, 3])):
         np.add.at(sums[k], (down, across), values)
     with np.errstate(invalid="ignore", divide="ignore"):
-        waiting, work = sums[1] / (sums[0] + sums[1]), sums[0] / sums[2]
-    return HeatMap(_filled(waiting), work, float(seconds), workers / high)
+        waiting = sums[1] / (sums[0] + sums[1])
+    return HeatMap(_filled(waiting), float(seconds), workers / high)
 
 
 def _filled(cells: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Result files: JSON files of a run, written atomically, with versions of the software."""
+"""Result files: files of a run, written atomically, with versions of the software."""
 
 from __future__ import annotations
 
@@ -28,10 +28,21 @@ def versions() -> dict[str, str]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON atomically."""
+    write_text(path, json.dumps(value, indent=1, default=_plain) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it: a pipe of this name does not block.
+
+    Errors: OSError; then no draft is left.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps(value, indent=1, default=_plain) + "\n")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

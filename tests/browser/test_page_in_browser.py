@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hpcflow.report import run_page
-from tests.test_page import paces
+from tests.test_page import large_run, paces
 from tests.test_report import write
 
 AXE = os.environ.get("AXE", "build/axe-core/package/axe.min.js")
@@ -99,13 +98,7 @@ def test_axe_finds_nothing(opened: Any) -> None:
 
 
 def test_a_large_run_opens_in_a_second(browser: Any, tmp_path: Path) -> None:
-    folder = Path(write(tmp_path / "run", 1024, 65536, 1e6, rows=range(1, 10_001)))
-    rng = np.random.default_rng(1)
-    lines = ["seconds,step,worker,steps,work,wait,samples"]
-    for k in range(40):
-        lines += [f"{k * 25},{k * 250},{w},{k * 250},{work:.5f},{0.2 - work:.5f},64"
-                  for w, work in enumerate(rng.uniform(0.05, 0.15, 1024))]  # fmt: skip
-    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    folder = large_run(tmp_path / "run")
     page = tmp_path / "report.html"
     page.write_text(run_page.page_of([folder]).text)
     browser.get(page.as_uri())
