@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.report import page_charts, run_limits, run_page, wait_heat_map
+from hpcflow.report import page_charts, run_limits, run_page, run_view, wait_heat_map
 from hpcflow.report.html_elements import data_script, element
 from tests.test_report import write
 
@@ -150,7 +150,7 @@ def test_seconds_of_a_running_job_follow_from_its_paces(tmp_path: Path) -> None:
     for step in (10, 20, 40):
         lines += [f"{step / 10},{step},0,5,0.01,0.09,1", f"{step / 10},{step},1,5,0.1,0,1"]
     (folder / "paces.csv").write_text("\n".join(lines) + "\n")
-    (view,) = run_page.views_of([folder], is_over=False)
+    (view,) = run_view.views_of([folder], is_over=False)
     assert view.run.state == "running"
     np.testing.assert_allclose(view.work, [0.4, 4.0])
     np.testing.assert_allclose(view.waits, [3.6, 0.0])
@@ -224,7 +224,7 @@ def pixels(uri: str) -> np.ndarray:
 def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
     folder = Path(write(tmp_path / "run", 4, 64, 1000.0))
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
-    found = wait_heat_map.heat_map(run_page.rows_of_paces(folder / "paces.csv"))
+    found = wait_heat_map.heat_map(run_view.rows_of_paces(folder / "paces.csv"))
     assert found is not None and found.seconds == 10.0
     cells = pixels(wait_heat_map.png_uri(found.waiting))
     assert (cells[2] == 0).all() and (cells[[0, 1, 3]] == round(254 * 2 / 3)).all()

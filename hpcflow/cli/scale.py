@@ -201,9 +201,9 @@ def _rate(place: Path) -> float | None:
 
 def _limits(place: Path) -> None:
     """Print what limits the run with the most workers."""
-    from hpcflow.report import run_page, run_summary
+    from hpcflow.report import run_summary, run_view
 
     (found,) = run_summary.load([str(place)])
-    view = run_page.RunView(place, found, redacted=False)
+    view = run_view.RunView(place, found, redacted=False)
     for one in view.limits:
         out(f"{place.name} is limited by {one.resource}: {one.text}")

@@ -1,0 +1,97 @@
+"""Comparison of runs as sections of a page: tables, overlaid curves, scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcflow.report.html_elements import Html, element, joined, table
+from hpcflow.report.page_charts import Series, line_chart
+from hpcflow.report.run_comparison import all_names, differing
+from hpcflow.report.run_summary import ScalingCurve
+from hpcflow.report.run_tables import duration
+from hpcflow.report.run_view import RunView
+
+
+def comparison_sections(views: Sequence[RunView]) -> list[Html | None]:
+    """Tables of the runs, of what differs and of their results, and overlaid curves."""
+    rows = [
+        [
+            view.name,
+            view.run.state,
+            view.run.mode,
+            view.run.workers or "-",
+            view.run.servers or "-",
+            view.run.batch or "-",
+            f"{view.run.steps:,}",
+            duration(view.run.seconds),
+            f"{view.run.rate:,.0f}" if view.run.rate else "-",
+            view.limits[0].resource if view.limits else "computing",
+        ]
+        for view in views
+    ]
+    head = ["run", "state", "mode", "workers", "servers", "batch", "steps", "time", "samples/s",
+            "limited by"]  # fmt: skip
+    parts: list[Html | None] = [element("h2", "Runs"), table(head, rows)]
+    shown = [view for view in views if not view.redacted]
+    options = [view.run.options for view in shown]
+    names = differing(options) if options else []
+    if names:
+        cells = [[v.name, *(v.run.options.get(n, "-") for n in names)] for v in shown]
+        parts += [element("h2", "What differs"), table(["run", *names], cells)]
+    results = all_names([view.results for view in views])
+    if results:
+        cells = [[v.name, *(v.results.get(n, "-") for n in results)] for v in views]
+        parts += [element("h2", "Results"), table(["run", *results], cells)]
+    parts.append(curves_section(views))
+    return parts
+
+
+def curves_section(views: Sequence[RunView]) -> Html | None:
+    """A chart for each metric and its validation, and one of the rate."""
+    names = all_names([dict.fromkeys(view.run.values, "") for view in views])
+    charts = []
+    for name in (name for name in names if not name.startswith("val_") or name[4:] not in names):
+        series = []
+        for view in views:
+            for column in (name, f"val_{name}"):
+                xs, ys = view.run.curve("step", column)
+                label = column if len(views) == 1 else f"{view.name}: {column}"
+                few = len(xs) < 30
+                series.append(Series(label, xs, ys, marked=few, dashed=column != name))
+        charts.append(line_chart(name, [one for one in series if one.xs], "steps", name))
+    rates = [Series(view.name, *view.run.curve("seconds", "samples_per_second")) for view in views]
+    charts.append(line_chart("samples per second", rates, "seconds", "samples/s"))
+    charts = [chart for chart in charts if chart]
+    if not charts:
+        return None
+    slider = element(
+        "label",
+        "smoothing ",
+        element("input", type="range", id="smooth", min="0", max="99", value="0"),
+    )
+    return joined([element("h2", "Curves"), slider, element("div", *charts, class_="grid")])
+
+
+def scaling_section(curves: Sequence[ScalingCurve]) -> Html | None:
+    """Strong and weak scaling beside the ideal."""
+    if not curves:
+        return None
+    parts: list[Html | None] = [element("h2", "Scaling")]
+    for curve in curves:
+        workers = [float(point.workers) for point in curve.points]
+        ideal = Series("ideal", workers, [w / workers[0] for w in workers], dashed=True)
+        found = Series("measured", workers, [p.speedup for p in curve.points], marked=True)
+        title = f"{curve.kind} scaling: {curve.description}"
+        rows = [
+            [p.workers, f"{p.rate:,.0f}", f"{p.speedup:.2f}", _efficiency(p.efficiency), p.runs]
+            for p in curve.points
+        ]
+        head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
+        chart = line_chart(title, [found, ideal], "workers", "speedup")
+        parts += [element("div", chart, table(head, rows, title), class_="grid")]
+    return joined(parts)
+
+
+def _efficiency(value: float) -> str:
+    """An efficiency; above 1 with a word that it needs a cause."""
+    return f"{value:.0%}" + (" (above 1: caches, or a slow first point)" if value > 1.02 else "")

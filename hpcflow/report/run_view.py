@@ -1,0 +1,170 @@
+"""View of a run: what a page shows of it, from the files of its folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpcflow.errors import HpcflowError
+from hpcflow.monitoring.failure_json import NAME as FAILURE
+from hpcflow.platform.record_files import read_json_object
+from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.report.run_limits import Limit, limits
+from hpcflow.report.run_summary import RESULT, RunSummary, load
+from hpcflow.report.wait_heat_map import HeatMap, heat_map
+from hpcflow.train.run_records import MANIFEST, PACES, read_rows
+
+PACE_COLUMNS = ("seconds", "step", "worker", "work", "wait")
+MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
+HIDDEN = "(hidden)"
+
+
+def views_of(
+    folders: Sequence[str | Path], redacted: bool = False, is_over: bool | None = None
+) -> list[RunView]:
+    """What a page shows of each run. Errors: HpcflowError if no folder has a run."""
+    runs = load([str(folder) for folder in folders], is_over)
+    if not any(run.is_readable for run in runs):
+        raise HpcflowError(
+            "\n".join(fault for run in runs for fault in run.faults) or "there is no run",
+            hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
+        )
+    return [
+        RunView(Path(folder), run, redacted, i + 1)
+        for i, (folder, run) in enumerate(zip(folders, runs, strict=True))
+    ]
+
+
+class RunView:
+    """What a page shows of one run."""
+
+    def __init__(self, folder: Path, run: RunSummary, redacted: bool, number: int = 1) -> None:
+        self.number = number
+        folder = folder.parent if folder.is_file() else folder
+        self.folder, self.run, self.redacted = folder, run, redacted
+        faults: list[str] = []
+        self.manifest = FileFacts(folder / MANIFEST, faults)
+        is_old = self.manifest.is_there and not self.manifest.get("finished", bool, False)
+        self.result = FileFacts.none() if is_old else FileFacts(folder / RESULT, faults)
+        self.failure = FileFacts(folder / FAILURE, faults)
+        self.paces = rows_of_paces(folder / PACES)
+        self.map: HeatMap | None = heat_map(self.paces)
+
+    @property
+    def name(self) -> str:
+        """The name of the run in the page."""
+        return self.run.name if not self.redacted else f"run {self.number}"
+
+    def told(self, text: str) -> str:
+        """A text that names hosts, users or paths; hidden in a redacted page."""
+        return HIDDEN if self.redacted and text else text
+
+    @property
+    def results(self) -> dict[str, str]:
+        """What the script added to its result; in a redacted page only numbers."""
+        results = self.run.results
+        return {k: v for k, v in results.items() if not self.redacted or _is_number(v)}
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of the workers: number, rank and host."""
+        roles = self.manifest.get("roles", [str], [])
+        hosts = self.result.get("hosts", [str], [])
+        ranks = [rank for rank, role in enumerate(roles) if "/worker" in role]
+        settings = self.manifest.get("settings", {}, {})
+        told = str(self.result.get("tasks_per_replica", int, settings.get("tasks_per_replica", 1)))
+        span = max(1, int(told)) if told.isdigit() and len(told) < 6 else 1
+        names = []
+        for worker in range(min(max(self.run.replicas, 1), max(len(roles), len(hosts), 1))):
+            rank = ranks[worker * span] if worker * span < len(ranks) else worker
+            host = hosts[rank] if rank < len(hosts) else ""
+            where = f" on {host}" if host and not self.redacted else ""
+            names.append(f"worker {worker} (rank {rank}{where})")
+        return names
+
+    @property
+    def inputs(self) -> list[float]:
+        """Seconds that each worker waited for input."""
+        return list(map(float, self.result.get("input_wait_seconds", [float], [])))
+
+    @property
+    def work(self) -> list[float]:
+        """Seconds of own work in the steps of each worker."""
+        return self._per_worker("work_seconds", "work")
+
+    @property
+    def waits(self) -> list[float]:
+        """Seconds that each worker waited for others."""
+        return self._per_worker("wait_seconds", "wait")
+
+    def _per_worker(self, field: str, column: str) -> list[float]:
+        told = list(map(float, self.result.get(field, [float], [])))
+        if told or not self.paces:
+            return told
+        workers = int(max(row["worker"] for row in self.paces)) + 1
+        totals, last = [0.0] * workers, [0.0] * workers
+        for row in self.paces:  # a row has the means of a worker's last steps
+            worker = int(row["worker"])
+            totals[worker] += row[column] * max(0.0, row["step"] - last[worker])
+            last[worker] = row["step"]
+        return totals
+
+    @property
+    def limits(self) -> list[Limit]:
+        """What limits the run."""
+        saves = self.result.get("saves", {}, {})
+        servers = [
+            role for role in self.manifest.get("roles", [str], []) if role.startswith("/job:ps/")
+        ]
+        return limits(
+            self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves, servers
+        )
+
+
+def rows_of_paces(path: Path) -> list[dict[str, float]]:
+    """The rows of paces.csv since the last start; [] if there are none."""
+    rows: list[dict[str, float]] = []
+    try:
+        for words in read_rows(path):
+            try:
+                row = {name: float(text) for name, text in words.items() if text != ""}
+            except ValueError:
+                continue
+            if not all(0 <= row.get(name, -1.0) < MOST_VALUE for name in PACE_COLUMNS):
+                continue
+            if row["worker"] != int(row["worker"]) or row["worker"] >= MOST_WORKERS:
+                continue
+            if rows and row["seconds"] < rows[-1]["seconds"]:
+                rows.clear()  # a later start
+            rows.append(row)
+    except HpcflowError:
+        return []
+    return rows
+
+
+def json_of(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file; {} if there is none."""
+    try:
+        return read_json_object(path) or {}
+    except HpcflowError:
+        return {}
+
+
+def finite(value: float) -> float | None:
+    """The value; None, which is JSON, for NaN and infinity."""
+    return value if math.isfinite(value) else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def number_of(value: Any) -> float:
+    """A number of a file; 0 for other values and for those that are damage."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < MOST_VALUE else 0.0
