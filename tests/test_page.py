@@ -311,6 +311,26 @@ def test_several_runs_are_compared(tmp_path: Path) -> None:
     assert [run["samples_per_second"] for run in data["runs"]] == [900.0, 1800.0, 3600.0]
 
 
+def test_efficiencies_have_whiskers_where_runs_are_repeated(tmp_path: Path) -> None:
+    rates = {"a": (1, 1000.0), "b": (2, 1500.0), "c": (2, 1800.0)}
+    folders = [write(tmp_path / name, n, 64, rate) for name, (n, rate) in rates.items()]
+    page = run_page.page_of(folders)
+    checked(page.text)
+    (whisker,) = re.findall(r'd="([^"]*)" class="dot whisker c0"', page.text)
+    (low, high) = map(float, re.search(r"M[\d.]+ ([\d.]+)V([\d.]+)", whisker).groups())  # type: ignore[union-attr]
+    hundred = float(
+        re.search(
+            r'd="M[\d.]+ ([\d.]+)L[^"]*" class="curve c1 dashed"',
+            page.text.split(">efficiency<")[1],
+        )[1]
+    )  # type: ignore[index]
+    assert low > high > hundred  # 75 % is below 90 %, which is below 100 %
+    point = page.figures["scaling"][0]["points"][1]
+    assert (point["efficiency_low"], point["efficiency_high"]) == (0.75, 0.9)
+    once = run_page.page_of(folders[:2]).text
+    assert "whisker" not in once.partition("</style>")[2]
+
+
 def test_wrong_arguments(tmp_path: Path, capsys: Any) -> None:
     run = write(tmp_path / "run", 1, 64, 1.0)
     assert cli.main(["report", run, "--redact"]) == 2

@@ -302,7 +302,11 @@ def test_repeated_runs_are_one_point_at_their_median(tmp_path: Path) -> None:
     paths.append(write(tmp_path / "b", 2, 64, 2000.0))
     (curve,) = run_summary.scalings(run_summary.load(paths))
     assert (curve.points[0].runs, curve.points[0].rate) == (3, 1000)
-    assert curve.points[1].efficiency == 1.0
+    point = curve.points[1]
+    assert point.efficiency == 1.0
+    assert point.efficiency_low == pytest.approx(2000 / 5000 / 2)
+    assert point.efficiency_high == pytest.approx(2000 / 900 / 2)
+    assert "20% to 111%" in run_tables.as_text([], [curve])
 
 
 def test_steps_that_were_done_again_count_once(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ COLORS = 8  # series colours of page.css
 
 
 class Series(NamedTuple):
-    """A curve: its name, its points, and whether they are marked."""
+    """A curve: its name, its points, whether they are marked, and intervals (x, low, high)."""
 
     name: str
     xs: Sequence[float]
     ys: Sequence[float]
     marked: bool = False
     dashed: bool = False
+    whiskers: Sequence[tuple[float, float, float]] = ()
 
 
 def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> Html:
@@ -46,6 +47,10 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
         for i, one in enumerate(thin) if one.marked
         for x, y in zip(one.xs, one.ys, strict=True)
     ]  # fmt: skip
+    whiskers = [
+        element("path", d=_whisker(one.whiskers, box), class_=f"dot whisker c{i % COLORS}")
+        for i, one in enumerate(thin) if one.whiskers
+    ]  # fmt: skip
     said = "; ".join(
         f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn
     )
@@ -56,7 +61,7 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
     picture = element(
         "svg",
         element("g", *_axes(box, x_label, y_label), class_="axes"),
-        element("g", *lines, *dots, class_="plot"),
+        element("g", *lines, *whiskers, *dots, class_="plot"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=f"{title}: {said}",
@@ -145,13 +150,15 @@ def _finite(one: Series) -> Series:
         for x, y in zip(one.xs, one.ys, strict=True)
         if math.isfinite(x) and math.isfinite(y) and abs(y) < 1e100
     ]
-    return one._replace(xs=[x for x, _ in pairs], ys=[y for _, y in pairs])
+    whiskers = [row for row in one.whiskers if all(math.isfinite(v) for v in row)]
+    return one._replace(xs=[x for x, _ in pairs], ys=[y for _, y in pairs], whiskers=whiskers)
 
 
 def _bounds(series: Sequence[Series]) -> list[float]:
     """[least x, largest x, least y, largest y], with a margin above and below."""
     xs = [x for one in series for x in (min(one.xs), max(one.xs))]
     ys = [y for one in series for y in (min(one.ys), max(one.ys))]
+    ys += [y for one in series for _, *ends in one.whiskers for y in ends]
     low, high = min(ys), max(ys)
     pad = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     left, right = min(xs), max(xs)
@@ -191,6 +198,16 @@ def _y(y: float, box: Sequence[float]) -> float:
 def _path(one: Series, box: Sequence[float]) -> str:
     points = [f"{_x(x, box):.1f} {_y(y, box):.1f}" for x, y in zip(one.xs, one.ys, strict=True)]
     return "M" + "L".join(points)
+
+
+def _whisker(rows: Sequence[tuple[float, float, float]], box: Sequence[float]) -> str:
+    """Vertical bars from low to high, with caps."""
+    parts = []
+    for x, low, high in rows:
+        at, bottom, top = _x(x, box), _y(low, box), _y(high, box)
+        parts.append(f"M{at:.1f} {bottom:.1f}V{top:.1f}")
+        parts += [f"M{at - 5:.1f} {y:.1f}h10" for y in (bottom, top)]
+    return "".join(parts)
 
 
 def _axes(box: Sequence[float], x_label: str, y_label: str) -> list[Html]:

@@ -10,6 +10,7 @@ from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import ScalingCurve
 from hpcflow.report.run_tables import duration
 from hpcflow.report.run_view import RunView
+from hpcflow.report.scaling_points import ScalingPoint, interval_text
 
 
 def comparison_sections(views: Sequence[RunView]) -> list[Html | None]:
@@ -73,23 +74,40 @@ def curves_section(views: Sequence[RunView]) -> Html | None:
 
 
 def scaling_section(curves: Sequence[ScalingCurve]) -> Html | None:
-    """Strong and weak scaling beside the ideal."""
+    """Strong and weak scaling beside the ideal, and the efficiency with its interval."""
     if not curves:
         return None
     parts: list[Html | None] = [element("h2", "Scaling")]
     for curve in curves:
-        workers = [float(point.workers) for point in curve.points]
-        ideal = Series("ideal", workers, [w / workers[0] for w in workers], dashed=True)
-        found = Series("measured", workers, [p.speedup for p in curve.points], marked=True)
         title = f"{curve.kind} scaling: {curve.description}"
         rows = [
-            [p.workers, f"{p.rate:,.0f}", f"{p.speedup:.2f}", _efficiency(p.efficiency), p.runs]
+            [p.workers, f"{p.rate:,.0f}", f"{p.speedup:.2f}", _efficiency(p.efficiency),
+             interval_text(p), p.runs]
             for p in curve.points
-        ]
-        head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
-        chart = line_chart(title, [found, ideal], "workers", "speedup")
-        parts += [element("div", chart, table(head, rows, title), class_="grid")]
-    return joined(parts)
+        ]  # fmt: skip
+        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs"]
+        charts = [*_scaling_charts(curve.points), table(head, rows, title)]
+        parts += [element("h3", title), element("div", *charts, class_="grid")]
+    said = "intervals: what the slowest and the fastest run of both numbers of workers allow"
+    return joined([*parts, element("p", said, class_="remedy")])
+
+
+def _scaling_charts(points: Sequence[ScalingPoint]) -> list[Html]:
+    """The speedup beside the ideal line; the efficiency with whiskers."""
+    workers = [float(point.workers) for point in points]
+    ideal = Series("ideal", workers, [w / workers[0] for w in workers], dashed=True)
+    speedup = Series("measured", workers, [p.speedup for p in points], marked=True)
+    whiskers = [
+        (p.workers, 100 * p.efficiency_low, 100 * p.efficiency_high)
+        for p in points
+        if p.efficiency_low < p.efficiency_high
+    ]
+    share = Series("measured", workers, [100 * p.efficiency for p in points], True, False, whiskers)
+    whole = Series("ideal", workers, [100.0] * len(workers), dashed=True)
+    return [
+        line_chart("speedup", [speedup, ideal], "workers", "speedup"),
+        line_chart("efficiency", [share, whole], "workers", "% of ideal"),
+    ]
 
 
 def _efficiency(value: float) -> str:

@@ -88,7 +88,7 @@ def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[
             {
                 "kind": curve.kind,
                 "description": curve.description,
-                "points": [vars(point) for point in curve.points],
+                "points": [point._asdict() for point in curve.points],
             }
             for curve in curves
         ],

@@ -13,6 +13,7 @@ from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_comparison, run_outcome
 from hpcflow.report.run_directory_reader import FileFacts, mean, rows_of
+from hpcflow.report.scaling_points import ScalingPoint, scaling_points
 from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS
 
 RESULT = "result.json"
@@ -137,17 +138,6 @@ def _load(folder: Path, name: str, is_over: bool | None) -> RunSummary:
 
 
 @dataclasses.dataclass
-class ScalingPoint:
-    """A number of workers: samples/s, speedup and efficiency relative to the fewest workers."""
-
-    workers: int
-    rate: float
-    speedup: float
-    efficiency: float
-    runs: int
-
-
-@dataclasses.dataclass
 class ScalingCurve:
     """Runs that differ only in their workers: strong has equal global batches, weak per worker."""
 
@@ -186,14 +176,10 @@ def _mode(run: RunSummary) -> str:
 
 
 def _points(runs: Sequence[RunSummary]) -> list[ScalingPoint]:
+    """The points of runs by their workers; servers are ranks, but no workers."""
     rates: dict[int, list[float]] = {}
+    ranks: dict[int, int] = {}
     for run in runs:
         rates.setdefault(run.workers, []).append(run.rate)
-    points: list[ScalingPoint] = []
-    for workers in sorted(rates):
-        rate = statistics.median(rates[workers])
-        first = points[0] if points else ScalingPoint(workers, rate, 1.0, 1.0, 1)
-        speedup = rate / first.rate
-        efficiency = speedup * first.workers / workers
-        points.append(ScalingPoint(workers, rate, speedup, efficiency, len(rates[workers])))
-    return points
+        ranks[run.workers] = min(run.ranks, ranks.get(run.workers, run.ranks))
+    return scaling_points({(ranks[n], n): found for n, found in rates.items()})

@@ -8,6 +8,7 @@ from typing import Any
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import RunSummary, ScalingCurve
+from hpcflow.report.scaling_points import interval_text
 from hpcflow.train.straggler_detection import straggler_texts
 
 MOST_NAMES = 12  # columns of a table of names
@@ -42,11 +43,12 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
                 f"{p.rate:,.0f}",
                 f"{p.speedup:.2f}",
                 f"{p.efficiency:.0%}",
+                interval_text(p),
                 f"{p.runs}",
             ]
             for p in curve.points
         ]
-        head = ["workers", "samples/s", "speedup", "efficiency", "runs"]
+        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs"]
         parts.append(f"{curve.kind} scaling: {curve.description}\n{table(head, rows)}")
     return "\n\n".join(parts) + "\n"
 

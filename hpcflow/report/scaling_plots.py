@@ -147,7 +147,11 @@ def _scaling(axes: Any, curves: Sequence[ScalingCurve], kind: str) -> None:
             axes.plot(x, [point.rate for point in curve.points], **look)
         else:
             y = [100 * point.efficiency for point in curve.points]
-            axes.plot(x, y, **look)
+            ends = [
+                [max(0.0, 100 * (p.efficiency - p.efficiency_low)) for p in curve.points],
+                [max(0.0, 100 * (p.efficiency_high - p.efficiency)) for p in curve.points],
+            ]
+            axes.errorbar(x, y, ends, capsize=3, elinewidth=1, **look)
             last = (x[-1], y[-1])
             axes.annotate(f"{y[-1]:.0f} %", last, (6, 0), textcoords="offset points", va="center",
                           fontsize=8, color=look["color"], annotation_clip=False)  # fmt: skip

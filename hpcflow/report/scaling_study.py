@@ -1,68 +1,30 @@
-"""Scaling study: rates by numbers of workers, beside Amdahl's and Gustafson's laws.
-
-Speedup and efficiency are relative to the fewest workers. An interval is what the slowest and the
-fastest repeat of both numbers of workers allow.
-"""
+"""Scaling study: rates by numbers of workers, beside Amdahl's and Gustafson's laws."""
 
 from __future__ import annotations
 
 import csv
 import io
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.report.run_tables import table
+from hpcflow.report.scaling_points import ScalingPoint, interval_text, scaling_points
 
 SUSPICIOUS = 1.02  # an efficiency above that needs a cause
-
-
-class StudyPoint(NamedTuple):
-    """A number of workers: median samples/s, and speedup and efficiency with their intervals."""
-
-    ranks: int
-    workers: int
-    runs: int
-    rate: float
-    slowest: float
-    fastest: float
-    speedup: float
-    efficiency: float
-    efficiency_low: float
-    efficiency_high: float
 
 
 class Study(NamedTuple):
     """The points, the parallel part that fits them best, and remarks."""
 
     kind: str  # strong or weak
-    points: list[StudyPoint]
+    points: list[ScalingPoint]
     parallel_part: float | None
     remarks: list[str]
 
 
 def study(rates: Mapping[tuple[int, int], Sequence[float]], kind: str) -> Study:
     """The study of samples/s by (ranks, workers); each needs at least one run."""
-    points: list[StudyPoint] = []
-    first: tuple[int, Sequence[float]] | None = None
-    for (ranks, workers), found in sorted(rates.items()):
-        first = first or (workers, found)
-        base, times = statistics.median(first[1]), workers / first[0]
-        rate = statistics.median(found)
-        points.append(
-            StudyPoint(
-                ranks,
-                workers,
-                len(found),
-                rate,
-                min(found),
-                max(found),
-                rate / base,
-                rate / base / times,
-                min(found) / max(first[1]) / times,
-                max(found) / min(first[1]) / times,
-            )
-        )
+    points = scaling_points(rates)
     part = parallel_part([(p.workers / points[0].workers, p.speedup) for p in points], kind)
     return Study(kind, points, part, _remarks(points))
 
@@ -83,7 +45,7 @@ def parallel_part(speedups: Sequence[tuple[float, float]], kind: str) -> float |
     return sum(a * b for a, b in pairs) / sum(a * a for a, _ in pairs)
 
 
-def _remarks(points: Sequence[StudyPoint]) -> list[str]:
+def _remarks(points: Sequence[ScalingPoint]) -> list[str]:
     remarks = [
         f"{p.workers} workers: efficiency {p.efficiency:.2f} is above 1; cause unknown (smaller "
         "parts may fit into caches, or the first point was disturbed)"
@@ -106,7 +68,7 @@ def as_text(found: Study) -> str:
             f"{p.rate:,.0f}",
             f"{p.speedup:.2f}",
             f"{p.efficiency:.0%}",
-            f"{p.efficiency_low:.0%} to {p.efficiency_high:.0%}",
+            interval_text(p),
         ]
         for p in found.points
     ]
@@ -131,7 +93,7 @@ def as_data(found: Study) -> dict[str, Any]:
 def as_csv(found: Study) -> str:
     """The points as a CSV table."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, StudyPoint._fields, lineterminator="\n")
+    writer = csv.DictWriter(text, ScalingPoint._fields, lineterminator="\n")
     writer.writeheader()
     writer.writerows(point._asdict() for point in found.points)
     return text.getvalue()
