@@ -66,14 +66,7 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
         role="img",
         aria_label=f"{title}: {said}",
     )
-    legend = element(
-        "ul",
-        *(
-            element("li", element("span", class_=f"swatch c{i % COLORS}"), one.name)
-            for i, one in enumerate(drawn)
-        ),
-        class_="legend",
-    )
+    legend = legend_of([one.name for one in drawn])
     return element(
         "figure", element("figcaption", title), picture, legend, data_script(data), class_="chart"
     )
@@ -112,15 +105,16 @@ def bar_chart(
         role="img",
         aria_label=f"{title}: {said}",
     )
-    legend = element(
-        "ul",
-        *(
-            element("li", element("span", class_=f"swatch c{i % COLORS}"), kind)
-            for i, kind in enumerate(kinds)
-        ),
-        class_="legend",
+    return element("figure", element("figcaption", title), picture, legend_of(kinds))
+
+
+def legend_of(names: Sequence[str]) -> Html:
+    """The names beside the colours of the chart."""
+    items = (
+        element("li", element("span", class_=f"swatch c{i % COLORS}"), name)
+        for i, name in enumerate(names)
     )
-    return element("figure", element("figcaption", title), picture, legend)
+    return element("ul", *items, class_="legend")
 
 
 def number(value: float) -> str:
