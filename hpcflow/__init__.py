@@ -23,7 +23,8 @@ __getattr__, __dir__, _later = lazy_names(
             "strings summary test train"
         ),
         "hpcflow.autodiff.gradients": "UnconnectedGradients gradients hessians",
-        "hpcflow.model.model": "Input Model Sequential",
+        "hpcflow.model.model": "Model Sequential",
+        "hpcflow.model.model_graph": "Input",
         "hpcflow.ps.backup_workers": "Backup",
         "hpcflow.ps.bounded_staleness": "Stale",
         "hpcflow.ps.sync_rule": "SyncRule register_sync_rule",

@@ -70,9 +70,9 @@ from hpcflow.graph.tensor_shape import Dimension as Dimension
 from hpcflow.graph.tensor_shape import TensorShape as TensorShape
 from hpcflow.kernels.kernel_registry import kernel as kernel
 from hpcflow.model import callbacks as callbacks
-from hpcflow.model.model import Input as Input
 from hpcflow.model.model import Model as Model
 from hpcflow.model.model import Sequential as Sequential
+from hpcflow.model.model_graph import Input as Input
 from hpcflow.ops import Graph as Graph
 from hpcflow.ops import Operation as Operation
 from hpcflow.ops import Tensor as Tensor
