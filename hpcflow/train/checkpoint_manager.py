@@ -19,6 +19,7 @@ from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.stop_signal import LOSS, RESTARTS, TIME
 from hpcflow.runtime.session.session import Session
+from hpcflow.train import run_records
 from hpcflow.train.checkpoint_interval import AUTO, FIRST_S, CheckpointInterval, interval_for_job
 from hpcflow.train.dead_worker_data import DeadWorkerData
 from hpcflow.train.every_n_steps_or_secs import is_multiple_reached, parse_interval
@@ -249,6 +250,13 @@ class CheckpointManager:
         if self.directory == other.directory:
             self._starts, self._restarts = other._starts, other._restarts
 
+    def _tell_resume(self, path: Path) -> None:
+        """Print and record from which checkpoint the job resumes, on the chief."""
+        print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+        log = run_records.run_log_of(self.context)
+        if log is not None:
+            log.events.add(run_records.RESUME, f"from {path.name}", self.first_step)
+
     def _set_restart_advice(self, path: Path) -> None:
         """Tell the runtime how the job can resume if a rank dies from now on."""
         path = path.resolve()
@@ -376,5 +384,5 @@ class CheckpointManager:
         if self.context.is_chief:
             with contextlib.suppress(OSError):  # an earlier save may have ended before the rename
                 checkpoint_directory.write_latest(saved.path)
-            print(f"resumed step={self.first_step} samples={self.first_samples}", flush=True)
+            self._tell_resume(saved.path)
         return True

@@ -1,6 +1,7 @@
-"""Run records: manifest.json, metrics.csv, paces.csv, TensorBoard events in the run directory.
+"""Run records: manifest.json, metrics.csv, paces.csv, events.csv, TensorBoard events.
 
-Only the chief writes them, and only into a given run directory (`--run-dir`).
+Only the chief writes them, and only into a given run directory (`--run-dir`). Other ranks' warnings
+are in result.json, without times.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import datetime
 import importlib
 import io
+import logging
 import os
 import sys
 import time
@@ -24,13 +26,15 @@ from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.launch import launcher_detection
 from hpcflow.platform.git_state import git_state
 from hpcflow.platform.install_hints import install_hint
-from hpcflow.platform.rank_logging import logger
+from hpcflow.platform.rank_logging import logger, warning_counts
 from hpcflow.platform.record_files import read_json_object, read_text, unreadable_error
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.result_files import versions, write_json
 from hpcflow.train.step_timing import TimingRow
 
 MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
+EVENTS = "events.csv"  # saves, resumes and warnings with their times
 STEP = "step"  # a column of both tables
 STEPS_IN_ALL = "steps_in_all"  # of the manifest: when the run is complete
 COLUMNS = ("time", "seconds", STEP, "epoch", "samples", "samples_per_second")
@@ -41,6 +45,9 @@ SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
 LEAST_S, SHARE = 0.1, 1 / 2000  # between rows: seconds, and share of the elapsed time
 FEW_WORKERS = 8  # paces of more workers are written less often
 MOST_BYTES = 256 << 20  # of a table, before its rows are thinned out
+EVENT_COLUMNS = ("time", STEP, "event", "text")  # time in seconds since 1970
+WARNING, SAVE, SAVE_FAILED, RESUME = "warning", "save", "save failed", "resume"
+MOST_WARNINGS, LONGEST_WARNING = 100, 500  # different ones of a start; characters
 SHORT_EPOCH_S = 0.01  # the last step of a longer epoch has a row
 _logs: weakref.WeakKeyDictionary[RankContext, RunLog] = weakref.WeakKeyDictionary()
 
@@ -63,6 +70,7 @@ class RunLog:
         self._rows, self._paces = CsvRows(self.folder / METRICS), CsvRows(self.folder / PACES)
         self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
         self._paced: dict[int, float] = {}  # worker -> clock at its last row
+        self.events = EventRows(self.folder / EVENTS)
         self._events = _events(self.folder) if context.settings.tensorboard else None
         self._last = self._begun = time.perf_counter()
         self._samples = 0
@@ -74,6 +82,8 @@ class RunLog:
                 f"the run directory {self.folder} cannot be written: {error.strerror}",
                 hint="use --run-dir DIR on a writable file system with space",
             ) from None
+        self.events.begin()
+        weakref.finalize(self, logger.removeHandler, self.events)
         atexit.register(self._at_exit, weakref.ref(self))
 
     def describe(self, data: object, steps: int) -> None:
@@ -145,6 +155,7 @@ class RunLog:
         self._write_if_possible()
         self._rows.close()
         self._paces.close()
+        self.events.close()
         if self._events is not None:
             self._events.close()
 
@@ -165,6 +176,46 @@ class RunLog:
             log.end()
 
 
+class EventRows(logging.Handler):
+    """Writes `events.csv`: events of the chief, and each warning that it logs, once.
+
+    Any thread may add an event.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self._rows, self._seen = CsvRows(path), set[str]()
+
+    def begin(self) -> None:
+        """Record warnings from now on, and those that were logged before."""
+        for text in warning_counts():
+            self._warn(text)
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record a warning or an error."""
+        self._warn(record.getMessage())
+
+    def _warn(self, text: str) -> None:
+        if text not in self._seen and len(self._seen) < MOST_WARNINGS:
+            self._seen.add(text)
+            self.add(WARNING, text)
+
+    def add(self, event: str, text: str, step: int | None = None) -> None:
+        """Record an event, now."""
+        text = escape_line(text)[:LONGEST_WARNING]
+        values = (round(time.time(), 3), "" if step is None else step, event, text)
+        assert self.lock is not None
+        with self.lock:
+            self._rows.add(dict(zip(EVENT_COLUMNS, values, strict=True)))
+
+    def close(self) -> None:
+        """Close the file and end; `add` opens it again."""
+        logger.removeHandler(self)
+        self._rows.close()
+        super().close()
+
+
 class CsvRows:
     """A CSV file; a resumed run appends, and a new column rewrites the file."""
 
@@ -173,7 +224,7 @@ class CsvRows:
         self._file: Any = None
         self._is_broken = False
 
-    def add(self, row: Mapping[str, float]) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
         """Write a row; a full disk is reported once and does not end the training."""
         if self._is_broken:
             return
@@ -303,4 +354,4 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
 
 
 def _now() -> str:
-    return datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return datetime.datetime.now().astimezone().isoformat(timespec="milliseconds")

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.checkpoint.async_checkpoint import AsyncSave
+from hpcflow.checkpoint.checkpoint_directory import step_of
 from hpcflow.checkpoint.participating_ranks import error_from_answer
 from hpcflow.errors import CheckpointError, CheckpointStorageError
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import RankContext
+from hpcflow.train import run_records
 
 SLOW_S = 1.0  # a longer wait for the previous save is logged
 
@@ -137,11 +139,19 @@ class SavesInFlight:
                 text += "; on the disk after %.3g s, read back after %.3g s"
                 figures += took[1:3]
             logger.info(text, path.name, *figures)
+            self._record(run_records.SAVE, f"{path.name}, training waited {took.held:.3g} s", path)
+
+    def _record(self, event: str, text: str, path: Path | None = None) -> None:
+        """Record an event in the run directory, on the chief."""
+        log = run_records.run_log_of(self._context)
+        if log is not None:
+            log.events.add(event, text, None if path is None else step_of(path))
 
     def _lost(self, error: CheckpointError, which: str = "") -> None:
         self.failing = True
         self._failures += 1
         self._failed()
+        self._record(run_records.SAVE_FAILED, f"{which}{error.message}")
         if self._context.is_chief and not self._waits:
             hint = f"; {error.hint}" if error.hint else ""
             logger.warning(
