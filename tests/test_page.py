@@ -136,7 +136,7 @@ def test_a_pipe_in_place_of_a_log_does_not_block(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_made_changes_no_exit_code(tmp_path: Path) -> None:
     script, folder = tmp_path / "train.py", tmp_path / "run"
-    planted = "from hpcflow.report import live_page\nlive_page.page_of = lambda *a, **k: 1 / 0\n"
+    planted = "from hpcflow.report import run_page\nrun_page.page_of = lambda *a, **k: 1 / 0\n"
     script.write_text(planted + TRAIN + "\nsys.exit(7)\n")
     command = [sys.executable, "-m", "hpcflow", "run", "--run-dir", str(folder), str(script)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)

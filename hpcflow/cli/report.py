@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 
 from hpcflow.cli.terminal_output import err, out
-from hpcflow.errors import HpcflowError, MissingPackageError
+from hpcflow.errors import HpcflowError, LaunchError, MissingPackageError
 from hpcflow.report import run_summary, run_tables, scaling_plots
 from hpcflow.train.result_files import write_text
 
@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write one page instead of --out's files")
     parser.add_argument("--json", metavar="FILE", help="write the page's figures as JSON")
     parser.add_argument(
+        "--baseline",
+        action="append",
+        default=[],
+        metavar="METRIC=VALUE|DIR",
+        help="draw a value, or an earlier run, in the page's charts; may be repeated",
+    )
+    parser.add_argument(
         "--redact", action="store_true", help="leave hosts, users, paths and logs out of the page"
     )
 
@@ -39,8 +46,8 @@ def main(args: argparse.Namespace) -> int:
     """Print the table and write the files; the exit code is 1 if something failed."""
     if args.html or args.json:
         return _write_page(args)
-    if args.redact:
-        err("hpcflow report: --redact is for a page: give --html FILE")
+    if args.redact or args.baseline:
+        err("hpcflow report: --redact and --baseline are for a page: give --html FILE")
         return 2
     folder = Path(args.out)
     try:
@@ -68,10 +75,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _write_page(args: argparse.Namespace) -> int:
     """Write the page, its figures, or both."""
-    from hpcflow.report import run_page
+    from hpcflow.report import run_baseline, run_page
 
     try:
-        data = run_page.page_of(args.runs, args.redact)
+        baseline = run_baseline.baseline_of(args.baseline)
+        data = run_page.page_of(args.runs, args.redact, asks_slurm=True, baseline=baseline)
         written = []
         if args.html:
             write_text(Path(args.html), data.text)
@@ -80,6 +88,9 @@ def _write_page(args: argparse.Namespace) -> int:
             text = json.dumps(data.figures, indent=1) + "\n"
             write_text(Path(args.json), text)
             written.append(args.json)
+    except LaunchError as error:
+        err(f"hpcflow report: {error}")
+        return 2
     except (HpcflowError, OSError) as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from hpcflow.platform.terminal_escaping import escape_text
@@ -50,13 +50,20 @@ def joined(parts: Iterable[Any]) -> Html:
     return Html("".join(p if isinstance(p, Html) else escaped(p) for p in parts if p is not None))
 
 
-def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str = "") -> Html:
-    """A table; the first cell of a row is its header."""
+def table(
+    head: Sequence[Any],
+    rows: Iterable[Sequence[Any]],
+    caption: str = "",
+    texts: Container[int] = (),
+) -> Html:
+    """A table; the first cell of a row is its header. The columns `texts` are left-aligned."""
     body = [
         element(
             "tr",
             *(
-                element("th", cell, scope="row") if i == 0 else element("td", cell)
+                element("th", cell, scope="row")
+                if i == 0
+                else element("td", cell, class_="text" if i in texts else None)
                 for i, cell in enumerate(row)
             ),
         )
@@ -67,7 +74,7 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str = "")
         element(
             "table",
             element("caption", caption) if caption else None,
-            element("thead", element("tr", *(element("th", h, scope="col") for h in head))),
+            element("thead", element("tr", *_heads(head, texts))),
             element("tbody", *body),
         ),
         class_="wide",
@@ -75,6 +82,13 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], caption: str = "")
         role="region",
         aria_label=caption or ", ".join(map(str, head)),
     )
+
+
+def _heads(head: Sequence[Any], texts: Container[int]) -> list[Html]:
+    return [
+        element("th", cell, scope="col", class_="text" if i in texts else None)
+        for i, cell in enumerate(head)
+    ]
 
 
 def data_script(value: Any) -> Html:

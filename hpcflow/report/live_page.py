@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 from hpcflow.platform.rank_logging import logger
-from hpcflow.report.run_page import REFRESH_S, page_of
 from hpcflow.train.result_files import write_text
 
 NAME = "report.html"
+REFRESH_S = 10  # between pages
 LONGEST_S = 10.0  # wait for a page that is being written, at the end of the job
 MOST_SHARE = 1 / 200  # of the time: pages that take longer are written less often
 
@@ -51,8 +51,11 @@ def write_last_page(folder: Path) -> None:
 def _write(folder: Path, is_over: bool) -> None:
     """Write the page; no failure of it becomes one of the job."""
     try:
-        text = page_of([folder], refresh=not is_over, is_over=is_over).text
-        write_text(folder / NAME, text)
+        from hpcflow.report.run_page import page_of  # not before: training ranks start with less
+
+        refresh_s = 0 if is_over else REFRESH_S
+        made = page_of([folder], refresh_s=refresh_s, is_over=is_over, asks_slurm=is_over)
+        write_text(folder / NAME, made.text)
     except OSError:  # a full disk, or a folder that was removed
         return
     except Exception as error:

@@ -1,6 +1,6 @@
 "use strict";
 // Zooms (drag; double click: back) and smooths the curves of each chart. Nothing here writes HTML.
-const WIDTH = 640, HEIGHT = 260, LEFT = 64, RIGHT = 12, TOP = 10, BOTTOM = 34;
+const WIDTH = 640, HEIGHT = 260, LEFT = 76, RIGHT = 12, TOP = 10, BOTTOM = 34;
 const SVG = "http://www.w3.org/2000/svg";
 
 function ticks(low, high) {
@@ -85,7 +85,6 @@ class Chart {
 }
 
 const charts = [...document.querySelectorAll("figure.chart")].map((figure) => new Chart(figure));
-const smooth = document.getElementById("smooth");
-if (smooth) smooth.addEventListener("input", () => {
+for (const smooth of document.querySelectorAll(".smooth")) smooth.addEventListener("input", () => {
   for (const chart of charts) { chart.share = Number(smooth.value) / 100; chart.draw(); }
 });

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from hpcflow.report.html_elements import Html, element, joined, table
 from hpcflow.report.page_charts import Series, line_chart
+from hpcflow.report.run_baseline import NO_BASELINE, Baseline
 from hpcflow.report.run_comparison import all_names, differing
-from hpcflow.report.run_summary import ScalingCurve
+from hpcflow.report.run_summary import RunSummary, ScalingCurve
 from hpcflow.report.run_tables import duration
 from hpcflow.report.run_view import RunView
 from hpcflow.report.scaling_points import ScalingPoint, interval_text
 
 
-def comparison_sections(views: Sequence[RunView]) -> list[Html | None]:
+def comparison_sections(
+    views: Sequence[RunView], baseline: Baseline = NO_BASELINE
+) -> list[Html | None]:
     """Tables of the runs, of what differs and of their results, and overlaid curves."""
     rows = [
         [
@@ -43,34 +46,60 @@ def comparison_sections(views: Sequence[RunView]) -> list[Html | None]:
     if results:
         cells = [[v.name, *(v.results.get(n, "-") for n in results)] for v in views]
         parts += [element("h2", "Results"), table(["run", *results], cells)]
-    parts.append(curves_section(views))
+    parts.append(curves_section(views, baseline))
     return parts
 
 
-def curves_section(views: Sequence[RunView]) -> Html | None:
-    """A chart for each metric and its validation, and one of the rate."""
+def curves_section(views: Sequence[RunView], baseline: Baseline = NO_BASELINE) -> Html | None:
+    """A chart for each metric and its validation, and one of the rate; the baseline is dashed."""
     names = all_names([dict.fromkeys(view.run.values, "") for view in views])
-    charts = []
-    for name in (name for name in names if not name.startswith("val_") or name[4:] not in names):
-        series = []
-        for view in views:
-            for column in (name, f"val_{name}"):
-                xs, ys = view.run.curve("step", column)
-                label = column if len(views) == 1 else f"{view.name}: {column}"
-                few = len(xs) < 30
-                series.append(Series(label, xs, ys, marked=few, dashed=column != name))
-        charts.append(line_chart(name, [one for one in series if one.xs], "steps", name))
-    rates = [Series(view.name, *view.run.curve("seconds", "samples_per_second")) for view in views]
-    charts.append(line_chart("samples per second", rates, "seconds", "samples/s"))
+    names = [name for name in names if not name.startswith("val_") or name[4:] not in names]
+    charts = [line_chart(n, _series(views, n, baseline), "steps", n) for n in names]
+    column = "samples_per_second"
+    rates = [Series(view.name, *view.run.curve("step", column)) for view in views]
+    rates += [
+        Series(name, *run.curve("step", column), dashed=True)
+        for name, run in _named(baseline, views)
+    ]
+    charts.append(line_chart("samples per second", rates, "steps", "samples/s"))
     charts = [chart for chart in charts if chart]
     if not charts:
         return None
     slider = element(
         "label",
         "smoothing ",
-        element("input", type="range", id="smooth", min="0", max="99", value="0"),
+        element("input", type="range", class_="smooth", min="0", max="99", value="0"),
     )
     return joined([element("h2", "Curves"), slider, element("div", *charts, class_="grid")])
+
+
+def _named(baseline: Baseline, views: Sequence[RunView]) -> list[tuple[str, RunSummary]]:
+    """The runs of the baseline with their names, numbers in a redacted page."""
+    redacted = any(view.redacted for view in views)
+    return [
+        (f"baseline {k if redacted else run.name}", run) for k, run in enumerate(baseline.runs, 1)
+    ]
+
+
+def _series(views: Sequence[RunView], name: str, baseline: Baseline) -> list[Series]:
+    """The curves of a metric and of its validation, then those of the baseline."""
+    columns = (name, f"val_{name}")
+    found = []
+    for view in views:
+        for column in columns:
+            xs, ys = view.run.curve("step", column)
+            label = column if len(views) == 1 else f"{view.name}: {column}"
+            found.append(Series(label, xs, ys, marked=len(xs) < 30, dashed=column != name))
+    steps = [step for one in found for step in (*one.xs[:1], *one.xs[-1:])]
+    for label, run in _named(baseline, views):
+        for column in columns:
+            found.append(Series(f"{label}: {column}", *run.curve("step", column), dashed=True))
+    for column in columns:
+        if column in baseline.values and steps:
+            level = baseline.values[column]
+            ends = [min(steps), max(steps)]
+            found.append(Series(f"baseline: {column} {level:g}", ends, [level] * 2, dashed=True))
+    return [one for one in found if one.xs]
 
 
 def scaling_section(curves: Sequence[ScalingCurve]) -> Html | None:

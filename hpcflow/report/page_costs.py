@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.html_elements import Html, element, joined, table
 from hpcflow.report.page_charts import bar_chart
+from hpcflow.report.page_diagrams import Mark, roofline
+from hpcflow.report.page_task_diagram import ServerBytes, ring_diagram, servers_diagram
+from hpcflow.report.run_directory_reader import has_type
 from hpcflow.report.run_tables import duration, traffic_table
 from hpcflow.report.run_view import RunView, json_of, number_of
 from hpcflow.report.wait_heat_map import png_uri
 
 MOST_OPERATIONS = 10
+MOST_DEVICES, MOST_ROOFS = 2, 4  # lines in the roofline
+STEP_PARTS = {  # of profile.json
+    "kernels": "operations", "messages": "messages", "results": "results", "python": "Python",
+    "engine": "executor", "waiting": "waiting", "waiting between steps": "waiting between steps",
+    "outside": "outside of steps",
+}  # fmt: skip
 MOST_BARS = 64  # workers in a chart of bars
 
 
@@ -52,7 +64,8 @@ def heat_section(view: RunView) -> Html | None:
         f"waiting for others: from {shares[least]:.0%} of its time (worker {least * each:.0f}) to "
         f"{shares[most]:.0%} (worker {most * each:.0f})"
     )
-    image = element("img", src=png_uri(found.waiting), alt=said, class_="heat")
+    image = element("img", src=png_uri(found.waiting), alt=said, class_="heat",
+                    height=min(384, 32 * len(found.waiting)))  # fmt: skip
     axis = element("div", element("span", "worker 0"), element("span", f"{workers - 1}"),
                    class_="heat-axis")  # fmt: skip
     times = element("div", element("span", "0 s"), element("span", duration(found.seconds)),
@@ -85,71 +98,120 @@ def seconds_section(view: RunView) -> Html | None:
     return joined([element("h2", "Seconds by worker"), chart]) if chart else None
 
 
+def step_section(view: RunView) -> Html | None:
+    """Where a step of each rank went, by its profile."""
+    ranks = json_of(view.folder / "profile.json").get("ranks")
+    rows: list[tuple[str, list[float]]] = []
+    for one in ranks if isinstance(ranks, list) else ():
+        seconds = one.get("seconds") if isinstance(one, dict) else None
+        steps = number_of(one.get("steps")) if isinstance(one, dict) else 0.0
+        if isinstance(seconds, dict) and steps >= 1 and len(rows) < MOST_BARS:
+            parts = [max(number_of(seconds.get(kind)), 0.0) / steps for kind in STEP_PARTS]
+            rows.append((f"rank {len(rows)}", parts))
+    chart = bar_chart("a step of each rank, by its profile", rows, list(STEP_PARTS.values()))
+    return joined([element("h2", "Where a step went"), chart]) if chart else None
+
+
 def memory_section(view: RunView) -> Html | None:
     """Predicted and measured bytes of each rank."""
     reports = view.result.get("memory", [{}], [])
     rows = []
     for rank, report in enumerate(reports):
         predicted, peak = report.get("predicted"), report.get("peak")
-        if not isinstance(peak, dict):
-            continue
-        measured = sum(v for v in peak.values() if isinstance(v, (int, float)))
-        if isinstance(predicted, dict):
-            predicted = sum(v for v in predicted.values() if isinstance(v, (int, float)))
-        if isinstance(predicted, (int, float)):
-            rows.append([f"rank {rank}", _size(predicted), _size(measured)])
+        if has_type(predicted, int) and has_type(peak, int):
+            rows.append([f"rank {rank}", _size(predicted), _size(peak)])
     if not rows:
         return None
-    shown = table(["rank", "predicted", "measured peak"], rows[:MOST_BARS], "memory on devices")
+    left_out = f", the first {MOST_BARS} of {len(rows):,} ranks" if len(rows) > MOST_BARS else ""
+    head = ["rank", "predicted", "measured peak"]
+    shown = table(head, rows[:MOST_BARS], f"memory on devices{left_out}")
     return joined([element("h2", "Memory"), shown])
 
 
 def _size(nbytes: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:,.3g} {unit}"
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
         nbytes /= 1024
     return f"{nbytes:,.4g} TiB"
 
 
 def operations_section(view: RunView) -> Html | None:
     """The operations that take most, with the share of the machine's peak that they reach."""
-    profile = json_of(view.folder / "profile.json")
-    ranks = profile.get("ranks")
+    ranks = json_of(view.folder / "profile.json").get("ranks")
     if not isinstance(ranks, list) or not ranks or not isinstance(ranks[0], dict):
         return None
-    rows: list[list[str]] = []
     operations = ranks[0].get("ops")
-    for one in operations if isinstance(operations, list) else ():
-        if isinstance(one, dict) and one.get("kind") == "kernels" and len(rows) < MOST_OPERATIONS:
-            calls = max(number_of(one.get("calls")), 1.0)
-            rows.append([
-                str(one.get("name", ""))[:60],
-                str(one.get("title") or one.get("type", ""))[:60],
-                f"{number_of(one.get('share')):.1%}",
-                f"{number_of(one.get('seconds')) / calls * 1e6:,.1f}",
-                f"{number_of(one.get('gflops')):.3g}",
-                f"{number_of(one.get('gbs')):.3g}",
-                f"{number_of(one.get('peak_share')):.0%}",
-                view.told(str(one.get("provider", ""))),
-                view.told(str(one.get("line", ""))),
-            ])  # fmt: skip
-    if not rows:
+    kernels = [
+        one
+        for one in (operations if isinstance(operations, list) else ())
+        if isinstance(one, dict) and one.get("kind") == "kernels"
+    ][:MOST_OPERATIONS]
+    if not kernels:
         return None
+    rows = [_operation_row(view, i, one) for i, one in enumerate(kernels, 1)]
     head = ["operation", "type", "of the step", "us a call", "GFLOP/s", "GB/s", "of the peak",
             "kernel", "line"]  # fmt: skip
+    caption = "the ten heaviest operations beside the peaks of this machine"
     return joined([
         element("h2", "Heaviest operations of rank 0"),
-        table(head, rows, "the ten heaviest operations beside the peaks of this machine"),
+        _roofline(kernels, ranks[0].get("peaks")),
+        table(head, rows, caption, texts={1, 7, 8}),
     ])  # fmt: skip
+
+
+def _operation_row(view: RunView, place: int, one: Mapping[str, Any]) -> list[str]:
+    calls = max(number_of(one.get("calls")), 1.0)
+    return [
+        f"{place} {str(one.get('name', ''))[:60]}",
+        str(one.get("title") or one.get("type", ""))[:60],
+        f"{number_of(one.get('share')):.1%}",
+        f"{number_of(one.get('seconds')) / calls * 1e6:,.1f}",
+        f"{number_of(one.get('gflops')):.3g}",
+        f"{number_of(one.get('gbs')):.3g}",
+        f"{number_of(one.get('peak_share')):.0%}",
+        view.told(str(one.get("provider", ""))),
+        view.told(str(one.get("line", ""))),
+    ]
+
+
+def _roofline(kernels: Sequence[Mapping[str, Any]], peaks: Any) -> Html:
+    """The picture of the operations below the peaks that the profile has measured."""
+    marks = []
+    for place, one in enumerate(kernels, 1):
+        flops, nbytes = number_of(one.get("flops")), number_of(one.get("bytes"))
+        if flops > 0 and nbytes > 0:
+            name = str(one.get("name", ""))[:60]
+            marks.append(Mark(place, name, flops / nbytes, number_of(one.get("gflops"))))
+    roofs: dict[str, float] = {}
+    slopes: dict[str, float] = {}
+    for device, peak in peaks.items() if isinstance(peaks, dict) else ():
+        if not isinstance(peak, dict) or len(slopes) >= MOST_DEVICES:
+            continue
+        rates = peak.get("flops")
+        for dtype, rate in rates.items() if isinstance(rates, dict) else ():
+            if len(roofs) < MOST_ROOFS:
+                roofs[f"{device} {dtype}"] = number_of(rate) / 1e9
+        slopes[str(device)] = number_of(peak.get("nbytes")) / 1e9
+    return roofline(marks, roofs, slopes)
 
 
 def traffic_section(view: RunView) -> Html | None:
-    """Bytes of a step to and from each server."""
+    """Bytes of a step between workers and servers, or around the ring of replicas."""
     servers = view.run.traffic.get("servers") if view.run.traffic else None
-    if not servers:
+    if servers:
+        head, rows = traffic_table(servers)
+        boxes = [ServerBytes(escape_line(row["task"]), *(
+            (float(row["predicted"][way]), float(row["measured"][way]))
+            for way in ("received", "sent"))) for row in servers]  # fmt: skip
+        caption = "bytes of a step of one worker"
+        shown = table(head, rows[:MOST_BARS], caption)
+        return joined([
+            element("h2", "Bytes of a step"), servers_diagram(view.run.replicas, boxes), shown
+        ])  # fmt: skip
+    sent, steps = view.result.get("bytes_sent", [int], []), view.result.get("steps", [int], [])
+    spans = view.result.get("tasks_per_replica", int, 1)
+    if view.run.mode != "collective" or spans != 1 or len(sent) != len(steps) or not all(steps):
         return None
-    head, rows = traffic_table(servers)
-    return joined([
-        element("h2", "Bytes of a step"), table(head, rows, "bytes of a step of one worker")
-    ])  # fmt: skip
+    ring = ring_diagram([nbytes / count for nbytes, count in zip(sent, steps, strict=True)])
+    return joined([element("h2", "Bytes of a step"), ring]) if ring else None

@@ -4,23 +4,73 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_text
 from hpcflow.report.html_elements import Html, element, joined, table
+from hpcflow.report.page_diagrams import timeline
+from hpcflow.report.run_events import END, FAILURE, STALL, START, Event, clock_text
 from hpcflow.report.run_view import HIDDEN, RunView, number_of
+from hpcflow.train.run_records import SAVE, SAVE_FAILED, WARNING
 
 LOG_BYTES, LOG_LINES = 64 << 10, 40  # of the log of a rank that failed
+TELLING = (WARNING, SAVE_FAILED, STALL, FAILURE)  # events with texts of logs
+MOST_EVENTS, MOST_SAVES = 50, 10  # in the table
 
 
 def events_section(view: RunView) -> Html | None:
-    """Starts, saves, stragglers and warnings."""
+    """When it ran, a timeline and a table of its events, and what has no time."""
+    parts: list[Html | None] = []
+    events = [told_event(view, one) for one in view.events]
+    if events:
+        marks: dict[str, list[tuple[float, str]]] = {}
+        for one in events:
+            marks.setdefault(one.kind, []).append((one.time, one.text))
+        parts.append(timeline(_spans(view, events), marks))
+        saves = [one for one in events if one.kind == SAVE]
+        others = [one for one in events if one.kind != SAVE]
+        shown = sorted(others[-MOST_EVENTS:] + saves[-MOST_SAVES:], key=lambda one: one.time)
+        rows = [
+            [clock_text(one.time), one.kind, "" if one.step is None else f"{one.step:,}",
+             one.text]
+            for one in shown
+        ]  # fmt: skip
+        left_out = len(events) - len(shown)
+        caption = "events" + (f" ({left_out:,} earlier ones are left out)" if left_out else "")
+        parts.append(table(["time", "event", "step", "what"], rows, caption, texts={1, 3}))
+    items = _without_times(view)
+    if items:
+        parts.append(element("ul", *(element("li", item) for item in items)))
+    return joined([element("h2", "Events"), *parts]) if parts else None
+
+
+def told_event(view: RunView, event: Event) -> Event:
+    """An event; in a redacted page without a text that may name hosts, users or paths."""
+    return event._replace(text=view.told(event.text)) if event.kind in TELLING else event
+
+
+def _spans(view: RunView, events: Sequence[Event]) -> list[tuple[float, float]]:
+    """When the run ran: from each start to its end, or to the last that is known of it."""
+    spans: list[tuple[float, float]] = []
+    start = None
+    for one in events:
+        if one.kind == START:
+            if start is not None:
+                spans.append((start, one.time))
+            start = one.time
+        elif one.kind == END and start is not None:
+            spans.append((start, one.time))
+            start = None
+    if start is not None:
+        spans.append((start, max(start, view.last_seen or start, events[-1].time)))
+    return spans
+
+
+def _without_times(view: RunView) -> list[str]:
+    """Saves in all, stragglers, and the warnings of all ranks with their counts."""
     items: list[str] = []
-    for earlier in view.manifest.get("earlier", [{}], []):
-        items.append(f"started {earlier.get('start')}, ended {earlier.get('end')}")
-    if view.manifest.text("start"):
-        items.append(f"started {view.manifest.text('start')}")
     saves = view.result.get("saves", {}, {})
     if saves:
         items.append(
@@ -37,11 +87,7 @@ def events_section(view: RunView) -> Html | None:
         items += [view.told(f"warning: {text} ({said})") for text, said in warnings.items()]
     elif isinstance(warnings, list):
         items += [view.told(f"warning: {text}") for text in warnings]
-    if view.manifest.text("end"):
-        items.append(f"ended {view.manifest.text('end')}")
-    if not items:
-        return None
-    return joined([element("h2", "Events"), element("ul", *(element("li", i) for i in items))])
+    return items
 
 
 def failure_section(view: RunView) -> Html | None:

@@ -6,7 +6,7 @@ Values of the type that a run writes are used; others are reported as faults.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +116,13 @@ def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
 def mean(values: list[float]) -> float | None:
     """The mean of the values; None if there are none."""
     return math.fsum(values) / len(values) if values else None
+
+
+def seconds_left(rows: Sequence[Mapping[str, float]], steps_in_all: int) -> float | None:
+    """Seconds until the last step, by the pace of these rows of metrics.csv; None if unknown."""
+    if not steps_in_all or len(rows) < 2:
+        return None
+    first, last = rows[0], rows[-1]
+    steps = last["step"] - first["step"]
+    took = last.get("seconds", 0.0) - first.get("seconds", 0.0)
+    return max(0.0, steps_in_all - last["step"]) * took / steps if steps > 0 < took else None

@@ -21,15 +21,17 @@ from hpcflow.report.page_costs import (
     memory_section,
     operations_section,
     seconds_section,
+    step_section,
     traffic_section,
 )
-from hpcflow.report.page_history import events_section, failure_section, origin_section
+from hpcflow.report.page_history import events_section, failure_section, origin_section, told_event
+from hpcflow.report.run_baseline import NO_BASELINE, Baseline, check_names
 from hpcflow.report.run_summary import ScalingCurve, scalings
 from hpcflow.report.run_tables import duration
 from hpcflow.report.run_view import RunView, finite, views_of
 
 ASSETS = Path(__file__).parent
-REFRESH_S = 10  # of the page of a running job
+MOST_EVENTS = 1000  # in the figures
 BAD_STATES = (run_outcome.DIED, run_outcome.FAILED, run_outcome.STALLED, run_outcome.UNREADABLE)
 
 
@@ -43,24 +45,35 @@ class Page(NamedTuple):
 def page_of(
     folders: Sequence[str | Path],
     redacted: bool = False,
-    refresh: bool = False,
+    refresh_s: int = 0,
     is_over: bool | None = None,
+    asks_slurm: bool = False,
+    baseline: Baseline = NO_BASELINE,
 ) -> Page:
     """The page of some runs.
 
-    With `refresh` a browser reads the page again every ten seconds, while a run goes on. `is_over`
-    says whether the runs have ended, if this process is one of theirs; else their locks tell.
-    Errors: HpcflowError if no folder has a run.
+    With `refresh_s` a browser reads the page again after these seconds, while a run goes on.
+    `is_over` says whether the runs have ended, if this process is one of theirs; else their locks.
+    `baseline` is drawn in the charts of the metrics.
+    `asks_slurm` for the accounting of their jobs, by `sacct`, which may take seconds.
+    Errors: HpcflowError if no folder has a run, or none has a metric of the baseline.
     """
-    views = views_of(folders, redacted, is_over)
+    views = views_of(folders, redacted, is_over, asks_slurm)
     curves = scalings([view.run for view in views])
-    return Page(page(views, curves, refresh), page_data(views, curves))
+    names = {name for view in views for name in (*view.run.values, *view.results)}
+    check_names(baseline, sorted(names))
+    return Page(page(views, curves, refresh_s, baseline), page_data(views, curves, baseline))
 
 
-def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[str, Any]:
+def page_data(
+    views: Sequence[RunView],
+    curves: Sequence[ScalingCurve],
+    baseline: Baseline = NO_BASELINE,
+) -> dict[str, Any]:
     """The figures of a page, as plain data."""
     return {
         "format": "hpcflow-report-1",
+        "baseline": dict(baseline.values),
         "runs": [
             {
                 "name": view.name,
@@ -80,6 +93,8 @@ def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[
                     if view.run.curve("step", name)[1]
                 },
                 "limits": [one._asdict() for one in view.limits],
+                "usage": None if view.usage is None else view.usage._asdict(),
+                "events": [told_event(view, one)._asdict() for one in view.events[-MOST_EVENTS:]],
                 "faults": [view.told(fault) for fault in view.run.faults],
             }
             for view in views
@@ -95,25 +110,31 @@ def page_data(views: Sequence[RunView], curves: Sequence[ScalingCurve]) -> dict[
     }
 
 
-def page(views: Sequence[RunView], curves: Sequence[ScalingCurve], refresh: bool = False) -> str:
+def page(
+    views: Sequence[RunView],
+    curves: Sequence[ScalingCurve],
+    refresh_s: int = 0,
+    baseline: Baseline = NO_BASELINE,
+) -> str:
     """The page as a text."""
     title = "hpcflow: " + ", ".join(view.name for view in views[:3])
-    goes_on = refresh and any(view.run.state == run_outcome.RUNNING for view in views)
+    goes_on = refresh_s > 0 and any(view.run.state == run_outcome.RUNNING for view in views)
     sections: list[Html | None] = []
     if len(views) == 1:
-        sections += _one_run(views[0])
+        sections += _one_run(views[0], baseline)
     else:
-        sections += comparison_sections(views)
+        sections += comparison_sections(views, baseline)
     sections.append(scaling_section(curves))
     if len(views) > 1:
         sections += [
-            element("details", element("summary", view.name), *_one_run(view)) for view in views
+            element("details", element("summary", view.name), *_one_run(view, baseline))
+            for view in views
         ]
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", http_equiv="refresh", content=str(REFRESH_S)) if goes_on else None,
+        element("meta", http_equiv="refresh", content=str(refresh_s)) if goes_on else None,
         element("title", title),
         Html(f"<style>{(ASSETS / 'page.css').read_text(encoding='utf-8')}</style>"),
     )
@@ -127,13 +148,14 @@ def page(views: Sequence[RunView], curves: Sequence[ScalingCurve], refresh: bool
     return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
 
 
-def _one_run(view: RunView) -> list[Html | None]:
+def _one_run(view: RunView, baseline: Baseline) -> list[Html | None]:
     return [
-        _facts(view),
+        _facts(view, baseline),
         limits_section(view),
-        curves_section([view]),
+        curves_section([view], baseline),
         heat_section(view),
         seconds_section(view),
+        step_section(view),
         memory_section(view),
         operations_section(view),
         traffic_section(view),
@@ -143,12 +165,12 @@ def _one_run(view: RunView) -> list[Html | None]:
     ]
 
 
-def _facts(view: RunView) -> Html:
+def _facts(view: RunView, baseline: Baseline) -> Html:
     run, manifest = view.run, view.manifest
     bad = " bad" if run.state in BAD_STATES else ""
     places = f"{run.ranks} ranks" + (f" on {run.nodes} nodes" if run.nodes > 1 else "")
     if run.servers:
-        places += f", {run.servers} servers"
+        places += f", {run.servers} server{'s' if run.servers > 1 else ''}"
     git = manifest.get("git", {}, {})
     facts: list[tuple[str, Any]] = [
         ("script", view.told(run.script) or "-"),
@@ -159,13 +181,21 @@ def _facts(view: RunView) -> Html:
         ("samples/s", f"{run.rate:,.0f}" if run.rate else "-"),
         ("global batch", f"{run.batch:,}" if run.batch else "-"),
     ]
+    if view.seconds_left is not None:
+        facts.append(("time left", duration(view.seconds_left)))
+    if view.usage is not None:
+        facts.append((f"node-hours ({view.usage.source})", f"{view.usage.node_hours:.3g}"))
+        if view.usage.queue_wait_s is not None:
+            facts.append(("time in the queue", duration(view.usage.queue_wait_s)))
     if git:
         facts.append(
             ("commit", f"{str(git.get('commit'))[:10]}{'*' if git.get('changed') else ''}")
         )
     if run.state == run_outcome.RUNNING and manifest.text("start"):
         facts.append(("started", manifest.text("start")))
-    facts += [(name, value) for name, value in view.results.items()]
+    for name, value in view.results.items():
+        level = baseline.values.get(name)
+        facts.append((name, value if level is None else f"{value} (baseline {level:g})"))
     items = [
         element(
             "li", element("span", name), value if isinstance(value, Html) else element("b", value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,31 +11,45 @@ from typing import Any
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.record_files import read_json_object
-from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.report import run_outcome
+from hpcflow.report.job_accounting import Usage, ask_sacct, job_id, usage_of
+from hpcflow.report.run_directory_reader import FileFacts, seconds_left
+from hpcflow.report.run_events import events_of
 from hpcflow.report.run_limits import Limit, limits
 from hpcflow.report.run_summary import RESULT, RunSummary, load
 from hpcflow.report.wait_heat_map import HeatMap, heat_map
-from hpcflow.train.run_records import MANIFEST, PACES, read_rows
+from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL, read_rows
 
 PACE_COLUMNS = ("seconds", "step", "worker", "work", "wait")
 MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
+ROWS_OF_PACE = 200  # of metrics.csv, for the time that is left
 HIDDEN = "(hidden)"
 
 
 def views_of(
-    folders: Sequence[str | Path], redacted: bool = False, is_over: bool | None = None
+    folders: Sequence[str | Path],
+    redacted: bool = False,
+    is_over: bool | None = None,
+    asks_slurm: bool = False,
 ) -> list[RunView]:
-    """What a page shows of each run. Errors: HpcflowError if no folder has a run."""
+    """What a page shows of each run; `asks_slurm` for the accounting of its SLURM job.
+
+    Errors: HpcflowError if no folder has a run.
+    """
     runs = load([str(folder) for folder in folders], is_over)
     if not any(run.is_readable for run in runs):
         raise HpcflowError(
             "\n".join(fault for run in runs for fault in run.faults) or "there is no run",
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
-    return [
+    views = [
         RunView(Path(folder), run, redacted, i + 1)
         for i, (folder, run) in enumerate(zip(folders, runs, strict=True))
     ]
+    rows = ask_sacct(job_id(view.manifest) for view in views) if asks_slurm else []
+    for view in views:
+        view.usage = usage_of(view.manifest, view.last_seen, rows)
+    return views
 
 
 class RunView:
@@ -51,11 +66,27 @@ class RunView:
         self.failure = FileFacts(folder / FAILURE, faults)
         self.paces = rows_of_paces(folder / PACES)
         self.map: HeatMap | None = heat_map(self.paces)
+        self.events = events_of(folder, self.manifest, self.failure)
+        self.usage: Usage | None = None
 
     @property
     def name(self) -> str:
         """The name of the run in the page."""
         return self.run.name if not self.redacted else f"run {self.number}"
+
+    @property
+    def last_seen(self) -> float | None:
+        """Now if the run goes on, else the time of its last row, in seconds since 1970."""
+        if self.run.state == run_outcome.RUNNING:
+            return time.time()
+        return next((row["time"] for row in reversed(self.run.rows) if "time" in row), None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the last step of a run that goes on; None if unknown."""
+        if self.run.state != run_outcome.RUNNING:
+            return None
+        return seconds_left(self.run.rows[-ROWS_OF_PACE:], self.manifest.count(STEPS_IN_ALL))
 
     def told(self, text: str) -> str:
         """A text that names hosts, users or paths; hidden in a redacted page."""

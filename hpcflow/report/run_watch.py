@@ -22,7 +22,7 @@ from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
-from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_summary import RESULT, SLOW
 from hpcflow.report.run_tables import duration
 from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS, STEPS_IN_ALL
@@ -89,7 +89,7 @@ class WatchedRun:
             "steps": total or None,
             "epoch": int(last.get("epoch", 0)),
             "seconds": last.get("seconds", 0.0),
-            "left_seconds": self._left(rows, total),
+            "left_seconds": seconds_left(rows, total),
             "age_seconds": round(time.time() - last["time"], 1) if "time" in last else None,
             "samples_per_second": rate,
             "values": {name: series[-1] for name, series in values.items() if series},
@@ -110,17 +110,6 @@ class WatchedRun:
             return
         if seen != self._seen:
             self._manifest, self._seen = FileFacts(path, faults), seen
-
-    @staticmethod
-    def _left(rows: Sequence[dict[str, float]], total: int) -> float | None:
-        """Seconds until the last step, by the pace of the rows that were read."""
-        if not total or len(rows) < 2:
-            return None
-        first, last = rows[0], rows[-1]
-        steps, took = last["step"] - first["step"], last["seconds"] - first["seconds"]
-        if steps <= 0 or took <= 0:
-            return None
-        return max(0.0, total - last["step"]) * took / steps
 
     def _asked_queue(self, manifest: FileFacts) -> str:
         """The state of the SLURM job: state, time left and reason; "" without SLURM."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,10 +51,33 @@ def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
     said |= {"wait_seconds": [9.0, 8.9, 0.2, 9.0], "saves": saves, "accuracy": 0.97}
     folder = Path(write(tmp_path / "run", 4, 64, 1000.0, said=said, rows=range(1, 400)))
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
+    profiled(folder)
     page = tmp_path / "report.html"
     page.write_text(run_page.page_of([folder]).text)
     browser.get(page.as_uri())
     return browser
+
+
+def profiled(folder: Path) -> None:
+    """Add a profile, events, memory and bytes: a page with all its pictures."""
+    kernels = [
+        {"kind": "kernels", "name": f"MatMul_{k}", "flops": 400 << k, "bytes": 100, "calls": 1,
+         "gflops": 2.0**k, "seconds": 0.1} for k in range(10)
+    ]  # fmt: skip
+    peaks = {"cpu:0": {"flops": {"float32": 1e12}, "nbytes": 1e10}}
+    ranks = [
+        {"ops": kernels, "peaks": peaks, "steps": 1, "seconds": {"kernels": 2.0, "python": 1.0}}
+    ]
+    (folder / "profile.json").write_text(json.dumps({"ranks": ranks}))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest |= {"start": "2026-11-29T12:00:00+00:00", "end": "2026-11-29T13:00:00+00:00"}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    noon = 1795953600
+    rows = [f"{noon + 9 * k},{k},{('save', 'warning')[k % 2]},what happened" for k in range(200)]
+    (folder / "events.csv").write_text("time,step,event,text\n" + "\n".join(rows) + "\n")
+    result = json.loads((folder / "result.json").read_text())
+    result |= {"memory": [{"predicted": 1000, "peak": 1100}] * 4, "bytes_sent": [1 << 30] * 4}
+    (folder / "result.json").write_text(json.dumps(result))
 
 
 def errors(browser: Any) -> list[str]:
@@ -81,7 +105,7 @@ def test_it_opens_and_zooms_and_smooths(opened: Any) -> None:
     ActionChains(opened).double_click(chart).perform()
     assert ticks_of(opened) == ticks
     before = path_of(opened)
-    script = "const s = document.getElementById('smooth'); s.value = 90; "
+    script = "const s = document.querySelector('.smooth'); s.value = 90; "
     opened.execute_script(script + "s.dispatchEvent(new Event('input'))")
     assert path_of(opened) != before and path_of(opened).count("L") == before.count("L")
     assert errors(opened) == []
@@ -90,11 +114,35 @@ def test_it_opens_and_zooms_and_smooths(opened: Any) -> None:
         opened.save_screenshot(str(Path(folder) / "page.png"))
 
 
+def violations(browser: Any) -> list[str]:
+    browser.execute_script(Path(AXE).read_text(encoding="utf-8"))
+    result = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in result["violations"]]
+
+
 def test_axe_finds_nothing(opened: Any) -> None:
-    opened.execute_script(Path(AXE).read_text(encoding="utf-8"))
-    result = opened.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
-    found = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in result["violations"]]
-    assert found == []
+    assert violations(opened) == []
+    for picture in ("roofline", "timeline", "bytes that each rank", "a step of each rank"):
+        assert opened.find_elements("css selector", f'svg[aria-label^="{picture}"]')
+
+
+def test_a_page_of_several_runs(browser: Any, tmp_path: Path) -> None:
+    """Scaling with whiskers, servers, and details that open; every slider smooths every chart."""
+    way = {"received": 1000, "sent": 2000}
+    server = {"task": "/job:ps/task:0", "predicted": way, "measured": way}
+    rates = ((1, 900.0), (2, 1500.0), (2, 1700.0))
+    folders = [write(tmp_path / f"n{k}", n, 64, rate) for k, (n, rate) in enumerate(rates)]
+    said = {"traffic": {"servers": [server]}}
+    folders.append(write(tmp_path / "ps", 3, 64, 1200.0, mode="ps", servers=1, said=said))
+    page = tmp_path / "report.html"
+    page.write_text(run_page.page_of(folders).text)
+    browser.get(page.as_uri())
+    browser.execute_script("for (const d of document.querySelectorAll('details')) d.open = true")
+    assert violations(browser) == []
+    last = "const s = [...document.querySelectorAll('.smooth')].at(-1); s.value = 90; "
+    before = path_of(browser)
+    browser.execute_script(last + "s.dispatchEvent(new Event('input'))")
+    assert path_of(browser) != before and errors(browser) == []
 
 
 def test_a_large_run_opens_in_a_second(browser: Any, tmp_path: Path) -> None:
