@@ -44,6 +44,7 @@ def train(context: RankContext, steps: int) -> None:
             for batch in data.epochs(steps // 4):
                 session.step(step, batch)
             session.wait()
+            session.result()
 
 
 def test_saves_and_resumes_are_recorded_once_by_the_chief(tmp_path: Path) -> None:

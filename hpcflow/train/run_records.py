@@ -208,11 +208,11 @@ class EventRows(logging.Handler):
         assert self.lock is not None
         with self.lock:
             self._rows.add(dict(zip(EVENT_COLUMNS, values, strict=True)))
+            self._rows.close()  # events are rare
 
     def close(self) -> None:
-        """Close the file and end; `add` opens it again."""
+        """Record no more warnings."""
         logger.removeHandler(self)
-        self._rows.close()
         super().close()
 
 
