@@ -130,6 +130,59 @@ def test_the_queue_is_asked_where_there_is_one(tmp_path: Path, monkeypatch: Any)
     assert run_watch.WatchedRun(folder).look()["queue"] == ""
 
 
+def test_a_job_that_waits_for_its_next_start_is_shown_in_the_queue(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    tool = tmp_path / "bin" / "squeue"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "PENDING, 1:00 left (BeginTime)"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    manifest = {"environment": {"SLURM_JOB_ID": "17"}, "stopped": {"by": "SIGUSR1", "step": 9}}
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0, finished=False, manifest=manifest))
+    (one,) = known(folder, capsys)
+    assert (one["state"], one["queue"]) == ("stopped", "PENDING, 1:00 left (BeginTime)")
+
+
+def test_several_runs_are_a_table_by_state(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    for name in ("a", "b", "c", "d"):
+        write(tmp_path / name, 2, 64, 1.0, finished=name in ("a", "d"))
+    (tmp_path / "b" / "failure.json").write_text('{"rank": 1, "cause": "no \\u001b[2J disk"}')
+    outcome = run_watch.run_outcome.outcome_of
+    monkeypatch.setattr(
+        run_watch.run_outcome, "outcome_of",
+        lambda f, *a: ("running", "") if f.name == "c" else outcome(f, *a))  # fmt: skip
+    assert cli.main(["watch", str(tmp_path), "--once"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[:2] for row in rows] == [
+        ["c", "running"], ["b", "failed"], ["a", "finished"], ["d", "finished"]]  # fmt: skip
+    assert head.split()[:4] == ["run", "state", "ranks", "step"] and "disk" in rows[1]
+    assert rows[0].split()[2:4] == ["2", "10"] and "\x1b" not in rows[1]
+
+
+def test_the_last_warning_is_shown(tmp_path: Path, capsys: Any) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0))
+    rows = [f"{1e9 + k},{k},warning,warning number {k}" for k in range(5000)]
+    rows += ["1e9,1,save,step-1", "1e99,1,warning,late", 'x,,warning,"cut off']
+    (folder / "events.csv").write_text("time,step,event,text\n" + "\n".join(rows))
+    (one,) = known(folder, capsys)
+    assert one["warning"].endswith(" warning number 4999")
+    assert cli.main(["watch", str(folder), "--once"]) == 0
+    assert "warning number 4999" in capsys.readouterr().out
+
+
+def test_a_file_that_is_unchanged_is_not_read_again(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = Path(write(tmp_path / "run", 2, 64, 1.0))
+    read: list[Path] = []
+    rows = run_watch.tail_rows
+    monkeypatch.setattr(run_watch, "tail_rows", lambda path: read.append(path) or rows(path))
+    run = run_watch.WatchedRun(folder)
+    assert [run.look()["step"] for _ in range(3)] == [10] * 3 and len(read) == 1
+    with open(folder / "metrics.csv", "a") as file:
+        file.write("11,1.1,11,1,704,1.0,0.09\n")
+    assert run.look()["step"] == 11 and len(read) == 2
+
+
 def test_sparks() -> None:
     assert run_watch.sparks([1, 2, 3, 8]) == "▁▂▃█"
     assert run_watch.sparks([1]) == "" and run_watch.sparks([2, 2]) == "▁▁"

@@ -1,5 +1,7 @@
 """Watch a run, or all runs of a folder, while they go on: progress, rate, loss, slow ranks, queue.
 
+Several runs are a table: those that run first, then those with a fault, the finished ones last.
+
 It reads the files of the run directories, so it works on a login node and over NFS, and needs no
 port. Ctrl-C ends it; the runs go on. Exit code: 0, 1 if there is no run, 2 for wrong arguments.
 """
@@ -32,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print until Ctrl-C, or until all runs have ended."""
-    from hpcflow.report import run_outcome, run_watch
+    from hpcflow.report import run_watch
 
     if not 0 < args.every < LONGEST_S:
         err(f"hpcflow watch: --every {args.every:g}: give a time of more than 0 seconds")
@@ -50,8 +52,8 @@ def main(args: argparse.Namespace) -> int:
             else:
                 if is_terminal:
                     clear_screen()
-                out("\n".join(map(run_watch.shown, known)))
-            if args.once or not any(one["state"] == run_outcome.RUNNING for one in known):
+                out(run_watch.as_table(known) if len(known) > 1 else run_watch.shown(known[0]))
+            if args.once or not any(map(_goes_on, known)):
                 return 0
             time.sleep(args.every)
     except KeyboardInterrupt:
@@ -59,6 +61,13 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow watch: {error}")
         return 1
+
+
+def _goes_on(known: dict[str, Any]) -> bool:
+    """Whether a run has not ended, or its job waits in the queue for its next start."""
+    from hpcflow.report.run_outcome import RUNNING
+
+    return known["state"] == RUNNING or bool(known["queue"])
 
 
 def _plain(known: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hpcflow.report.run_summary import RunSummary, ScalingCurve
 from hpcflow.report.scaling_points import interval_text
 from hpcflow.train.straggler_detection import straggler_texts
 
+LEFT = ("mode", "state", "queue", "warning or end")  # columns of text
 MOST_NAMES = 12  # columns of a table of names
 
 
@@ -128,7 +129,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     """A table with minimal column widths; text is left-aligned, numbers right-aligned."""
     lines = [head, *rows]
     wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    left_columns = {0, *(i for i in range(len(head)) if head[i] in ("mode", "state"))}
+    left_columns = {0, *(i for i in range(len(head)) if head[i] in LEFT)}
     return "\n".join(
         "  ".join(w.ljust(n) if i in left_columns else w.rjust(n)
                   for i, (w, n) in enumerate(zip(line, wide, strict=True))).rstrip()

@@ -1,7 +1,7 @@
 """Watch of runs: what their files tell while they go on, by one small read a second of each.
 
-Only the end of `metrics.csv` is read, and `manifest.json` when it has changed, whatever the number
-of ranks.
+Only the ends of `metrics.csv` and `events.csv` are read, and `manifest.json`, each when it has
+changed, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,26 @@ from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
+from hpcflow.report.run_events import LATEST, clock_text, event_of_row
 from hpcflow.report.run_summary import RESULT, SLOW
-from hpcflow.report.run_tables import duration
-from hpcflow.train.run_records import COLUMNS, MANIFEST, METRICS, STEPS_IN_ALL
+from hpcflow.report.run_tables import duration, table
+from hpcflow.train.run_records import (
+    COLUMNS,
+    EVENTS,
+    MANIFEST,
+    METRICS,
+    STEPS_IN_ALL,
+    WARNING,
+)
 
-HEADER_BYTES, TAIL_BYTES = 4 << 10, 32 << 10  # of metrics.csv
+HEADER_BYTES, TAIL_BYTES = 4 << 10, 32 << 10  # of a table
 QUEUE_EVERY_S = 15.0  # between questions to squeue
 QUEUE_LIMIT_S = 5.0
+LONGEST_WARNING, LONGEST_CELL = 160, 60  # characters
+STATES = (run_outcome.RUNNING, run_outcome.STALLED, run_outcome.FAILED, run_outcome.DIED,
+          run_outcome.CANCELLED, run_outcome.STOPPED, run_outcome.UNREADABLE, run_outcome.ENDED,
+          run_outcome.FINISHED)  # fmt: skip
+QUEUED = (run_outcome.RUNNING, run_outcome.STOPPED)  # a job that has stopped may be queued again
 SPARKS = "▁▂▃▄▅▆▇█"
 WIDTH = 24  # of a bar and of a line of sparks
 
@@ -62,6 +75,7 @@ class WatchedRun:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._manifest, self._seen = FileFacts.none(), 0
+        self._read: dict[Path, tuple[tuple[int, int], Any]] = {}  # of files that may be unchanged
         self._queue: tuple[float, str] = (-math.inf, "")
 
     def look(self) -> dict[str, Any]:
@@ -69,7 +83,7 @@ class WatchedRun:
         faults: list[str] = []
         self._read_manifest(faults)
         manifest = self._manifest
-        rows = tail_rows(self.folder / METRICS)
+        rows = self._unless_same(self.folder / METRICS, tail_rows, [])
         last = rows[-1] if rows else {}
         failure, result = FileFacts(self.folder / FAILURE, faults), FileFacts.none()
         state, ended = run_outcome.outcome_of(self.folder, manifest, failure, result)
@@ -97,10 +111,24 @@ class WatchedRun:
                 f"worker {row['worker']} on {escape_line(row['host'])}: {row['factor']:.2g} times"
                 for row in manifest.get("stragglers", [SLOW], [])
             ],
-            "queue": self._asked_queue(manifest) if state == run_outcome.RUNNING else "",
+            "queue": self._asked_queue(manifest) if state in QUEUED else "",
+            "warning": self._unless_same(self.folder / EVENTS, last_warning, ""),
             "faults": faults,
             "curve": next((s for n, s in values.items() if "loss" in n), []),
         }
+
+    def _unless_same(self, path: Path, read: Callable[[Path], Any], none: Any) -> Any:
+        """What `read` makes of a file, which is read again only if it has changed."""
+        try:
+            descriptor = open_plain(path)  # NFS asks the server when a file is opened
+        except OSError:
+            return none
+        facts = os.fstat(descriptor)
+        os.close(descriptor)
+        key = facts.st_mtime_ns, facts.st_size
+        if self._read.get(path, (None, None))[0] != key:
+            self._read[path] = key, read(path)
+        return self._read[path][1]
 
     def _read_manifest(self, faults: list[str]) -> None:
         path = self.folder / MANIFEST
@@ -133,6 +161,19 @@ def _squeue(job: str) -> str:
 
 def tail_rows(path: Path) -> list[dict[str, float]]:
     """The last rows of metrics.csv, as numbers; [] if there are none."""
+    rows: list[dict[str, float]] = []
+    for words in tail_texts(path):
+        try:
+            row = {name: float(word) for name, word in words.items() if word != ""}
+        except ValueError:
+            continue
+        if all(math.isfinite(row.get(n, 0.0)) for n in COLUMNS) and {"step", "seconds"} <= set(row):
+            rows.append({escape_line(name): value for name, value in row.items()})
+    return rows
+
+
+def tail_texts(path: Path) -> list[dict[str, str]]:
+    """The last rows of a table, without one that is not complete; [] if there are none."""
     try:
         with open(open_plain(path), "rb") as file:
             head = file.readline(HEADER_BYTES).decode("utf-8", "replace")
@@ -143,17 +184,43 @@ def tail_rows(path: Path) -> list[dict[str, float]]:
         return []
     names = next(csv.reader(io.StringIO(head, newline="")), [])
     lines = text.splitlines(keepends=True)[1:]  # the first is the header, or the end of a row
-    rows: list[dict[str, float]] = []
-    for words in csv.reader(line for line in lines if line.endswith("\n")):
-        if len(words) != len(names):
-            continue
-        try:
-            row = {n: float(w) for n, w in zip(names, words, strict=True) if w != ""}
-        except ValueError:
-            continue
-        if all(math.isfinite(row.get(n, 0.0)) for n in COLUMNS) and {"step", "seconds"} <= set(row):
-            rows.append({escape_line(name): value for name, value in row.items()})
-    return rows
+    rows = csv.reader(line for line in lines if line.endswith("\n"))
+    return [dict(zip(names, words, strict=True)) for words in rows if len(words) == len(names)]
+
+
+def last_warning(path: Path) -> str:
+    """The last warning in events.csv, with its time; "" if there is none."""
+    for row in reversed(tail_texts(path)):
+        event = event_of_row(row)
+        if event is not None and event.kind == WARNING and 0 < event.time < LATEST:
+            return f"{clock_text(event.time)[5:]} {event.text[:LONGEST_WARNING]}"
+    return ""
+
+
+def as_table(known: Sequence[dict[str, Any]]) -> str:
+    """Several runs as a table: those that run first, then those with a fault, the finished last."""
+    rows = sorted(known, key=lambda one: (STATES.index(one["state"]), one["name"]))
+    head = ["run", "state", "ranks", "step", "of", "left", "value", "samples/s", "queue",
+            "warning or end"]  # fmt: skip
+    return table(head, [_table_row(one) for one in rows])
+
+
+def _table_row(known: dict[str, Any]) -> list[str]:
+    name, value = next(iter(known["values"].items()), ("", math.nan))
+    left, rate = known["left_seconds"], known["samples_per_second"]
+    runs = known["state"] == run_outcome.RUNNING
+    return [
+        known["name"],
+        known["state"],
+        str(known["ranks"] or "-"),
+        f"{known['step']:,}",
+        f"{known['steps']:,}" if known["steps"] else "-",
+        duration(left) if runs and left is not None else "-",
+        f"{name} {value:.4g}" if name else "-",
+        f"{rate:,.0f}" if rate else "-",
+        known["queue"] or "-",
+        (known["warning"] or known["ended"])[:LONGEST_CELL] or "-",
+    ]
 
 
 def shown(known: dict[str, Any]) -> str:
@@ -180,6 +247,7 @@ def shown(known: dict[str, Any]) -> str:
     if known["state"] == run_outcome.RUNNING and age is not None and age > 60:
         lines.append(f"  no step was recorded for {duration(age)}")
     lines += [f"  slow: {text}" for text in known["slow"]]
+    lines += [f"  warning at {known['warning']}"] if known["warning"] else []
     lines += [f"  queue: {known['queue']}"] if known["queue"] else []
     lines += [f"  {known['ended']}"] if known["ended"] else []
     return "\n".join([*lines, *(f"  {escape_line(fault)}" for fault in known["faults"])])
