@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Bytecode is kept, whatever the environment says, or hundreds of ranks would each compile hpcflow.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test test-slow mpio test-chaos test-disturbances test-index test-gpu test-slurm test-page test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
+.PHONY: demo test test-slow mpio test-chaos test-disturbances test-index test-gpu test-slurm test-page screenshots test-network test-fuzz test-long differential verified wheelhouse lint pages docs bench paper clean
 
 demo: $(VENV)/.ready-demo
 	mkdir -p run/demo run/demo-ps
@@ -91,6 +91,11 @@ test-slurm: $(VENV_openmpi)/.ready-test
 test-page: $(VENV)/.ready-test build/axe-core/package/axe.min.js
 	$(PY) -m pip install -q 'selenium>=4.20,<5'
 	$(PY) -m pytest -q -m browser tests/browser
+
+# docs/screenshots/*.png of real runs; needs chromium and chromium-driver as above.
+screenshots: $(VENV)/.ready-test
+	$(PY) -m pip install -q 'selenium>=4.20,<5'
+	$(PY) tools/screenshots.py
 
 build/axe-core/package/axe.min.js:
 	mkdir -p build/axe-core

@@ -35,7 +35,7 @@ def comparison_sections(
     ]
     head = ["run", "state", "mode", "workers", "servers", "batch", "steps", "time", "samples/s",
             "limited by"]  # fmt: skip
-    parts: list[Html | None] = [element("h2", "Runs"), table(head, rows)]
+    parts: list[Html | None] = [element("h2", "Runs"), table(head, rows, texts={1, 2, 9})]
     shown = [view for view in views if not view.redacted]
     options = [view.run.options for view in shown]
     names = differing(options) if options else []

@@ -22,6 +22,7 @@ from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
+from hpcflow.report.run_comparison import value_text
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import LATEST, clock_text, event_of_row
 from hpcflow.report.run_summary import RESULT, SLOW
@@ -38,7 +39,7 @@ from hpcflow.train.run_records import (
 HEADER_BYTES, TAIL_BYTES = 4 << 10, 32 << 10  # of a table
 QUEUE_EVERY_S = 15.0  # between questions to squeue
 QUEUE_LIMIT_S = 5.0
-LONGEST_WARNING, LONGEST_CELL = 160, 60  # characters
+LONGEST_WARNING = 160  # characters
 STATES = (run_outcome.RUNNING, run_outcome.STALLED, run_outcome.FAILED, run_outcome.DIED,
           run_outcome.CANCELLED, run_outcome.STOPPED, run_outcome.UNREADABLE, run_outcome.ENDED,
           run_outcome.FINISHED)  # fmt: skip
@@ -219,7 +220,7 @@ def _table_row(known: dict[str, Any]) -> list[str]:
         f"{name} {value:.4g}" if name else "-",
         f"{rate:,.0f}" if rate else "-",
         known["queue"] or "-",
-        (known["warning"] or known["ended"])[:LONGEST_CELL] or "-",
+        value_text(known["warning"] or known["ended"]) or "-",
     ]
 
 
