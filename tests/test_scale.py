@@ -64,6 +64,7 @@ def test_an_efficiency_above_one_is_not_passed_over() -> None:
         ["--ranks", "1", "--weak", "batch"],
         ["--ranks", "1", "--run-dir", "x"],
         ["--ranks", "1", "--set", "nonsense=1"],
+        [],
     ],
     ids=" ".join,
 )
@@ -105,17 +106,20 @@ def test_a_study_of_real_runs_goes_on_where_it_was(tmp_path: Path) -> None:
         )
 
     failed = study(fail="1")
-    assert failed.returncode == 1 and "n2-1 failed" in failed.stderr, failed.stderr
-    done = study()
+    assert failed.returncode == 1 and "n2-1 failed: " in failed.stderr, failed.stderr
+    again = study()
+    assert again.returncode == 1 and "run " not in again.stdout  # what has failed stays failed
+    done = study("--retry")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("run ") == 2 and "2 ranks" in done.stdout  # those of one rank stay
+    assert "run 3 of 4: 2 ranks, n2-1, done" in done.stdout  # those of one rank stay
+    assert "run 1 of 4" not in done.stdout
     assert "weak scaling" in done.stdout
     data = json.loads((folder / "scaling.json").read_text())
     assert [(p["workers"], p["runs"]) for p in data["points"]] == [(1, 2), (2, 2)]
     rows = list(csv.DictReader((folder / "scaling.csv").read_text().splitlines()))
     assert [row["workers"] for row in rows] == ["1", "2"]
     assert "weak scaling" in (folder / "report.html").read_text()
-    again = study()
-    assert again.returncode == 0 and "run 1 of" not in again.stdout
-    (tmp_path / "train.py").write_text(TRAIN + "\n")  # another script: nothing is reused
-    assert "run 4 of 4" in study().stdout
+    (tmp_path / "train.py").write_text(TRAIN + "\n")  # another script: nothing is mixed
+    other = study()
+    assert other.returncode == 2 and "train.py has changed" in other.stderr
+    assert cli.main(["scale", str(folder)]) == 0  # the old one is still there

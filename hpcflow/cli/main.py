@@ -34,6 +34,7 @@ COMMANDS = {
     "pack": "pack this installation into one file, for thousands of ranks",
     "prove-resume": "check that a script that is stopped and resumed ends with the same bits",
     "report": "show what runs have done: loss, throughput, scaling; as one page",
+    "sweep": "run a script with many settings and arguments, here or as SLURM job arrays",
     "scale": "run a script on several numbers of ranks: a scaling study by one command",
     "watch": "show what runs do while they go on: progress, rate, loss, slow ranks",
     "help": "explain a topic: checkpoints, exit codes, settings and others",

@@ -1,36 +1,43 @@
 """Scaling study: run a script on several numbers of ranks, and compare their samples per second.
 
-Each run is `hpcflow run -n N --run-dir OUT/nN-K SCRIPT`, one after the other, in turns: on this
-machine, or in the allocation of a job. The script writes its result (`session.result()`,
-`Model.fit`). Runs that OUT already has are not repeated, so the same command goes on after it was
-stopped. By default all runs have the script's batch (strong scaling). OUT gets report.html,
-scaling.json and scaling.csv. Exit code: 0, 1 if a run failed, 2 for wrong arguments.
+Each run is `hpcflow run -n N` of a copy of the code, one after the other, in turns: on this machine
+or in the allocation of a job; with --slurm as job arrays that wait for each other, and the command
+returns at once. The script writes its result (`session.result()`, `Model.fit`). What has ended is
+not run again, so the same command goes on after it was stopped, and so does `hpcflow scale DIR`. By
+default all runs have the script's batch (strong scaling). DIR gets report.html, scaling.json and
+scaling.csv. Exit code: 0 if all runs are done or are submitted, 1 if a run failed, 2 for wrong
+arguments.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import signal
-import subprocess
+import math
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli import run as run_command
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.settings import PREFIX
+
+if TYPE_CHECKING:
+    from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 
 TAKES_SCRIPT = True
 OUT = "scaling"
-EXIT_CODE, COMMAND = "exit_code", "command.json"  # files of a run: ended, and by what
+RATE = "samples_per_second"  # of result.json
+NO_RESULT = "the script calls neither session.result() nor Model.fit"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow scale`."""
     parser.usage = "%(prog)s --ranks 1,2,4 [options] SCRIPT [arguments of the script]"
-    parser.add_argument("--ranks", required=True, metavar="LIST", help="numbers of ranks: 1,2,4,8")
+    parser.add_argument("--ranks", metavar="LIST", help="numbers of ranks: 1,2,4,8")
     parser.add_argument("--repeats", type=int, default=3, metavar="K", help="runs of each (3)")
     parser.add_argument(
         "--weak",
@@ -38,39 +45,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="weak scaling: give the script OPTION=N times the number of workers (--batch=64)",
     )
     parser.add_argument("--out", default=OUT, metavar="DIR", help=f"folder of the runs ({OUT})")
+    parser.add_argument("--retry", action="store_true", help="run again what has failed")
+    parser.add_argument("--slurm", action="store_true", help="submit job arrays, and return")
+    parser.add_argument(
+        "--sbatch", metavar="OPTIONS", default="", help="options for sbatch; implies --slurm"
+    )
     run_command.add_settings(parser)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run what is missing, then print and write the study."""
+    """Run or submit what is missing, then print and write the study."""
+    from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep.run_ledger import LEDGER
+
     try:
-        ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
-        _check(args, ranks, servers)
-        settings = run_command.set_options(run_command.chosen_settings(args))
-    except HpcflowError as error:
+        is_folder = Path(args.script).is_dir()
+        folder = Path(args.script if is_folder else args.out)
+        if is_folder:
+            _check_folder(args)
+            run_directory_lock.claim_directory(folder / LEDGER, "the study")
+            ledger = _opened(folder)
+        else:
+            ledger = _made(args, folder)
+        ledger.settle()
+        if args.retry:
+            ledger.forget_failures()
+        if args.slurm or args.sbatch:
+            is_over = _submit(ledger, args)
+        elif not _run_here(ledger):
+            err("hpcflow scale: stopped; the same command goes on")
+            return 130
+        else:
+            is_over = True
+    except (HpcflowError, OSError) as error:
         err(f"hpcflow scale: {error}")
         return 2
-    folder, failed = Path(args.out), []
-    runs = [(n, folder / f"n{n}-{k + 1}") for k in range(args.repeats) for n in ranks]
-    try:
-        for number, (n, place) in enumerate(runs, 1):
+    return _tell(ledger) if is_over else 0
+
+
+def _check_folder(args: argparse.Namespace) -> None:
+    if args.ranks or args.weak or args.script_args or run_command.chosen_settings(args):
+        raise LaunchError(f"{args.script} says what runs; leave out the other options")
+
+
+def _opened(folder: Path) -> Ledger:
+    from hpcflow.sweep.run_ledger import Ledger
+
+    ledger = Ledger.open(folder)
+    if ledger is None or "repeats" not in ledger.spec:
+        raise LaunchError(f"{folder} is no folder of a scaling study", hint="give its --out")
+    return ledger
+
+
+def _made(args: argparse.Namespace, folder: Path) -> Ledger:
+    """The ledger of the study: the one that is there, if it is of the same."""
+    from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep.run_ledger import LEDGER, Ledger, LedgerRun
+
+    ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
+    chosen = run_command.chosen_settings(args)
+    _check(args, ranks, servers)
+    script = Path(args.script)
+    if not script.is_file():
+        raise LaunchError(f"there is no script {args.script!r} in {Path.cwd()}")
+    settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
+    settings.setdefault("default_checkpoints", "")  # a run that resumes would measure less
+    spec: dict[str, Any] = {
+        "script": str(script.resolve()),
+        "words": args.script_args,
+        "settings": settings,
+        "ranks": ranks,
+        "repeats": args.repeats,
+        "weak": args.weak,
+        "metric": RATE,
+    }
+    run_directory_lock.claim_directory(folder / LEDGER, "the study")
+    ledger = Ledger.open(folder)
+    if ledger is not None:
+        ledger.check_same(spec, script)
+        return ledger
+    ledger = Ledger.create(folder, spec, script)
+    runs = []
+    for repeat in range(1, args.repeats + 1):
+        for n in ranks:
             more = [f"{weak[0]}={weak[1] * (n - servers)}"] if weak else []
-            command = _command(n, place, settings, [args.script, *args.script_args, *more])
-            if _rate(place) is not None and _is_same(place, command):
-                continue
-            out(f"run {number} of {len(runs)}: {n} rank{'s' if n > 1 else ''}, {place}")
-            if not _run(place, command):
-                failed.append(place)
-    except OSError as error:
-        err(f"hpcflow scale: {error}")
-        return 1
-    except KeyboardInterrupt:
-        err("hpcflow scale: stopped; the same command goes on")
-        return 130
-    code = _tell(folder, runs, servers, "weak" if weak else "strong")
-    for place in failed:
-        err(f"hpcflow scale: the run {place} failed; its output is in {place}/output.txt")
-    return max(code, int(bool(failed)))
+            words = [*args.script_args, *more]
+            runs.append(LedgerRun(f"n{n}-{repeat}", n, settings, words, {"ranks": n}))
+    ledger.add(runs)
+    return ledger
 
 
 def _check(args: argparse.Namespace, ranks: Sequence[int], servers: int) -> None:
@@ -86,43 +148,13 @@ def _check(args: argparse.Namespace, ranks: Sequence[int], servers: int) -> None
         )
 
 
-def _tell(folder: Path, runs: Sequence[tuple[int, Path]], servers: int, kind: str) -> int:
-    """Print and write the study of the runs that have a rate; returns the exit code."""
-    from hpcflow.report import run_page, scaling_study
-    from hpcflow.train.result_files import write_text
-
-    rates: dict[tuple[int, int], list[float]] = {}
-    good = []
-    for n, place in runs:
-        rate = _rate(place)
-        if rate is not None:
-            rates.setdefault((n, n - servers), []).append(rate)
-            good.append(place)
-    if not rates:
-        err(f"hpcflow scale: no run has a result.json with samples_per_second in {folder}")
-        return 1
-    found = scaling_study.study(rates, kind)
-    out(scaling_study.as_text(found))
-    _limits(good[-1])
+def _numbers(text: str | None) -> list[int]:
     try:
-        data = json.dumps(scaling_study.as_data(found), indent=1) + "\n"
-        write_text(folder / "scaling.json", data)
-        write_text(folder / "scaling.csv", scaling_study.as_csv(found))
-        write_text(folder / "report.html", run_page.page_of(good).text)
-    except (HpcflowError, OSError) as error:
-        err(f"hpcflow scale: {error}")
-        return 1
-    out(f"written: {folder}/report.html, scaling.json, scaling.csv")
-    return 0
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        numbers = sorted({int(word) for word in text.split(",")})
+        numbers = sorted({int(word) for word in (text or "").split(",")})
     except ValueError:
         numbers = []
     if not numbers or numbers[0] < 1:
-        raise LaunchError(f"--ranks {text}: give numbers such as 1,2,4,8")
+        raise LaunchError(f"--ranks {text or ''}: give numbers such as 1,2,4,8")
     return numbers
 
 
@@ -138,65 +170,77 @@ def _weak(text: str | None) -> tuple[str, int] | None:
     return name, int(number)
 
 
-def _command(ranks: int, place: Path, settings: Sequence[str], script: Sequence[str]) -> list[str]:
-    several = ["-n", str(ranks)] if ranks > 1 else []
-    command = [sys.executable, "-m", "hpcflow", "run", *several, *settings]
-    return [*command, "--run-dir", str(place), script[0], "--", *script[1:]]
+def _run_here(ledger: Ledger) -> bool:
+    """One run after the other; False if a signal stopped it."""
+    from hpcflow.sweep import run_ledger
+    from hpcflow.sweep.local_runs import LocalRuns
+
+    left = [r for r in ledger.runs if ledger.recorded(r.name).state not in run_ledger.ENDED]
+    count = len(ledger.runs) - len(left)
+
+    def tell(run: LedgerRun, state: RunState) -> None:
+        nonlocal count
+        count += 1
+        rate = f", {state.value:,.0f} samples/s" if state.value else ""
+        plural = "s" if run.ranks > 1 else ""
+        out(f"run {count} of {len(ledger.runs)}: {run.ranks} rank{plural}, {run.name}, "
+            f"{state.state}{rate}")  # fmt: skip
+
+    return LocalRuns(ledger, 1, math.inf, tell).run(left)
 
 
-def _is_same(place: Path, command: Sequence[str]) -> bool:
-    """Whether the run in a folder was started by this command, of this script."""
-    try:
-        return (place / COMMAND).read_text(encoding="utf-8") == _identity(command)
-    except (OSError, ValueError):
-        return False
+def _submit(ledger: Ledger, args: argparse.Namespace) -> bool:
+    """Submit what is left; whether nothing was left."""
+    from hpcflow.sweep.slurm_arrays import submit_arrays
+
+    again = [sys.executable, "-m", "hpcflow", "scale", str(ledger.folder.resolve()), "--slurm"]
+    again += [f"--sbatch={args.sbatch}"] if args.sbatch else []
+    options = shlex.split(args.sbatch)
+    jobs, waiting = submit_arrays(ledger, ledger.runs, options, 1, math.inf, again, in_turn=True)
+    if jobs:
+        out(f"submitted {', '.join(jobs)}; hpcflow watch {ledger.folder}")
+    if waiting:
+        out(f"{waiting} runs are in the queue already")
+    return not jobs and not waiting
 
 
-def _identity(command: Sequence[str]) -> str:
-    """The command and the digest of its script, as a text."""
-    script = command[command.index("--") - 1]
-    try:
-        digest = hashlib.sha256(Path(script).read_bytes()).hexdigest()
-    except OSError:
-        digest = ""  # the run tells that there is no script
-    return json.dumps([*command, digest]) + "\n"
+def _tell(ledger: Ledger) -> int:
+    """Print and write the study of the runs that have a rate; returns the exit code."""
+    from hpcflow.report import run_page, scaling_study
+    from hpcflow.sweep import run_ledger
+    from hpcflow.train.result_files import write_text
 
-
-def _run(place: Path, command: Sequence[str]) -> bool:
-    """One run; its output goes to output.txt. Ctrl-C and SIGTERM reach it, and it may save."""
-    place.mkdir(parents=True, exist_ok=True)
-    (place / EXIT_CODE).unlink(missing_ok=True)
-    (place / COMMAND).write_text(_identity(command), encoding="utf-8")
-    with open(place / "output.txt", "w", encoding="utf-8") as file:
-        run = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
-        before = signal.signal(signal.SIGTERM, lambda number, frame: run.terminate())
-        try:
-            code = run.wait()
-        except KeyboardInterrupt:  # the terminal has sent it to the run, too
-            run.wait()
-            raise
-        finally:
-            signal.signal(signal.SIGTERM, before)
-    (place / EXIT_CODE).write_text(f"{code}\n", encoding="utf-8")
-    if code == 0 and _rate(place) is None:
+    rates: dict[tuple[int, int], list[float]] = {}
+    good, failed = [], 0
+    for run in ledger.runs:
+        state, place = ledger.state(run.name), ledger.run_folder(run.name)
+        if state.state == run_ledger.DONE and state.value:
+            workers = run.ranks - int(run.settings.get("ps", 0))
+            rates.setdefault((run.ranks, workers), []).append(state.value)
+            good.append(place)
+            continue
+        failed += 1
+        reason = NO_RESULT if state.state == run_ledger.DONE else state.reason
         err(
-            f"hpcflow scale: {place} has no result: the script calls neither session.result() "
-            "nor Model.fit"
+            f"hpcflow scale: {run.name} {state.state}: {reason}; its output is in "
+            f"{place}/{run_ledger.OUTPUT}"
         )
-    return _rate(place) is not None
-
-
-def _rate(place: Path) -> float | None:
-    """Samples per second of a run that has ended with exit code 0."""
-    from hpcflow.report import run_outcome, run_summary
-
+    if not rates:
+        err(f"hpcflow scale: no run in {ledger.folder} has a result with {RATE}")
+        return 1
+    found = scaling_study.study(rates, "weak" if ledger.spec.get("weak") else "strong")
+    out(scaling_study.as_text(found))
+    _limits(good[-1])
     try:
-        if (place / EXIT_CODE).read_text(encoding="utf-8").strip() != "0":
-            return None
-    except (OSError, ValueError):
-        return None
-    (found,) = run_summary.load([str(place)])
-    return found.rate if found.rate and found.state == run_outcome.FINISHED else None
+        data = json.dumps(scaling_study.as_data(found), indent=1) + "\n"
+        write_text(ledger.folder / "scaling.json", data)
+        write_text(ledger.folder / "scaling.csv", scaling_study.as_csv(found))
+        write_text(ledger.folder / "report.html", run_page.page_of([*map(str, good)]).text)
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow scale: {error}")
+        return 1
+    out(f"written: {ledger.folder}/report.html, scaling.json, scaling.csv")
+    return int(failed > 0)
 
 
 def _limits(place: Path) -> None:

@@ -1,0 +1,287 @@
+"""Sweep: run a script with many settings and arguments, and compare the runs.
+
+WHAT is a TOML file, a script with --grid or --random, or the folder of an earlier sweep, which goes
+on. Each run is `hpcflow run` of a copy of the code, in a folder of its own. On this machine several
+runs go on at a time, each on cores of its own; with --slurm they are job arrays, and the command
+returns at once. The same command goes on where it was: what has ended is not run again. One run
+that fails stops no other. `hpcflow watch DIR` and `hpcflow report DIR` show it.
+
+    hpcflow sweep train.py --grid rate=0.1 --grid rate=0.01 --metric loss --mode min
+    hpcflow sweep train.py --random rate=1e-4:0.1:log --runs 27 --metric loss --mode min \
+        --search halving --budget epochs=1:27
+
+Exit code: 0 if all runs are done, or are submitted; 1 if some have failed; 2 for wrong arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcflow.cli import run as run_command
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.settings import PREFIX
+
+if TYPE_CHECKING:
+    from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+    from hpcflow.sweep.sweep_specification import SweepSpec
+
+TAKES_SCRIPT = True
+OUT = "sweeps"
+OF_SEARCH = ("grid", "random", "search", "runs", "seed", "metric", "mode", "budget", "arg", "ranks")
+MOST_ON_PAGE = 16  # runs on the page: the best
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow sweep`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "%(prog)s [options] FILE.toml | SCRIPT | DIR [arguments of the script]"
+    add = parser.add_argument
+    add("--grid", action="append", default=[], metavar="NAME=VALUE",
+        help="a value of an argument of the script (or setting); once for each value")  # fmt: skip
+    add("--random", action="append", default=[], metavar="NAME=LOW:HIGH",
+        help="a range to draw from; :log or :int behind it")  # fmt: skip
+    add("--search", choices=["grid", "random", "halving"], help="how to search (grid)")
+    add("--runs", type=int, metavar="K", help="runs of a random search")
+    add("--seed", type=int, metavar="N", help="seed of a random search (0)")
+    add("--metric", metavar="NAME", help="value to compare: of session.result() or metrics.csv")
+    add("--mode", choices=["min", "max"], help="whether a small or a large metric is better")
+    add("--budget", metavar="NAME=LEAST:MOST[:FACTOR]",
+        help="argument that successive halving raises, such as epochs=1:27")  # fmt: skip
+    add("--arg", action="append", default=[], metavar="WORD", help="an argument of all runs")
+    add("-n", dest="ranks", type=int, metavar="N", help="ranks of each run (1)")
+    add("--at-once", type=int, metavar="K", help="runs at a time (as many as cores allow)")
+    add("--limit", metavar="TIME", help="longest time of a run: 90m, 2:00:00")
+    add("--out", metavar="DIR", help=f"folder of the sweep ({OUT}/NAME)")
+    add("--retry", action="store_true", help="run again what has failed")
+    add("--slurm", action="store_true", help="submit job arrays, and return")
+    add("--sbatch", metavar="OPTIONS", default="", help="options for sbatch; implies --slurm")
+    add("--json", action="store_true", help="print the results as JSON")
+    add("--dry-run", action="store_true", help="show the runs, and start none")
+    run_command.add_settings(parser)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Begin a sweep or go on with it."""
+    try:
+        limit_s = _limit(args.limit)
+        if args.at_once is not None and args.at_once < 1:
+            raise LaunchError(f"--at-once {args.at_once}: give 1 or more")
+        if args.run_dir:
+            raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
+        ledger, spec = _found(args)
+        if spec is not None:
+            if args.dry_run:
+                return _show(spec)
+            ledger = _made(args, spec)
+        assert ledger is not None
+        return _go_on(ledger, args, limit_s)
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow sweep: {error}")
+        return 2
+
+
+def _limit(text: str | None) -> float:
+    from hpcflow.launch.time_limit import seconds
+
+    if text is None:
+        return math.inf
+    try:
+        return seconds(text)
+    except HpcflowError as error:
+        raise LaunchError(f"--limit {text} is no time", hint=error.hint) from None
+
+
+def _found(args: argparse.Namespace) -> tuple[Ledger | None, SweepSpec | None]:
+    """An earlier sweep, or the specification of one."""
+    from hpcflow.sweep import run_ledger, sweep_specification
+
+    path, of_search = Path(args.script), [name for name in OF_SEARCH if getattr(args, name)]
+    chosen = run_command.chosen_settings(args)
+    if path.is_dir():
+        ledger = run_ledger.Ledger.open(path)
+        if ledger is None:
+            raise LaunchError(f"{path} is no folder of a sweep", hint="give its --out")
+        if of_search or chosen or args.script_args:
+            raise LaunchError(f"{path} says what runs; leave out {_option(of_search, chosen)}")
+        return ledger, None
+    if path.suffix == ".toml":
+        if of_search or chosen or args.script_args:
+            raise LaunchError(f"{path} says what runs; put {_option(of_search, chosen)} into it")
+        return None, sweep_specification.of_file(path)
+    return None, _of_options(args, chosen)
+
+
+def _option(names: Sequence[str], chosen: dict[str, str]) -> str:
+    if names:
+        return f"--{names[0].replace('_', '-')}"
+    return f"the setting {next(iter(chosen))}" if chosen else "the arguments"
+
+
+def _of_options(args: argparse.Namespace, chosen: dict[str, str]) -> SweepSpec:
+    """The specification that the options are."""
+    from hpcflow.sweep import search_space, sweep_specification
+
+    script = Path(args.script)
+    if not script.is_file():
+        raise LaunchError(f"there is no script {args.script!r} in {os.getcwd()}")
+    axes, remarks = sweep_specification.axes_of_options(args.grid, args.random, script)
+    for remark in remarks:
+        err(f"hpcflow sweep: {remark}")
+    settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
+    if args.ranks is not None:
+        settings[sweep_specification.RANKS] = str(args.ranks)
+    return sweep_specification.SweepSpec(
+        script=script.resolve(),
+        words=(*args.arg, *args.script_args),
+        settings=settings,
+        axes=tuple(axes),
+        search=args.search or (search_space.RANDOM if args.random else search_space.GRID),
+        runs=args.runs or 0,
+        seed=args.seed or 0,
+        metric=args.metric or "",
+        mode=args.mode or "",
+        budget=sweep_specification.budget_of(args.budget) if args.budget else None,
+    ).check()
+
+
+def _show(spec: SweepSpec) -> int:
+    from hpcflow.sweep import halving_rungs
+
+    runs = halving_rungs.first_runs(spec)
+    for run in runs:
+        several = f"-n {run.ranks} " if run.ranks > 1 else ""
+        settings = "".join(f"--set {name}={value} " for name, value in run.settings.items())
+        out(f"{run.name}: hpcflow run {several}{settings}{spec.script.name} {' '.join(run.words)}")
+    out(f"{len(runs)} runs")
+    return 0
+
+
+def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
+    """The ledger of a specification: the one that is there, if it is of the same."""
+    from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep import halving_rungs
+    from hpcflow.sweep.run_ledger import LEDGER, Ledger
+
+    name = Path(args.script).stem
+    folder = Path(args.out) if args.out else Path(OUT, name)
+    runs = halving_rungs.first_runs(spec)
+    run_directory_lock.claim_directory(folder / LEDGER, "the sweep")
+    ledger = Ledger.open(folder)
+    if ledger is not None:
+        ledger.check_same(spec.as_data(), spec.script)
+        return ledger
+    ledger = Ledger.create(folder, spec.as_data(), spec.script)
+    ledger.add(runs)
+    return ledger
+
+
+def _go_on(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> int:
+    """Run or submit what is left, and tell."""
+    from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep import halving_rungs
+    from hpcflow.sweep.run_ledger import LEDGER
+
+    run_directory_lock.claim_directory(ledger.folder / LEDGER, "the sweep")
+    ledger.settle()
+    if args.retry:
+        ledger.forget_failures()
+    while True:
+        if args.slurm or args.sbatch:
+            is_over = _submit(ledger, args, limit_s)
+        elif not _run_here(ledger, args, limit_s):
+            err("hpcflow sweep: stopped; the same command goes on")
+            return 130
+        else:
+            is_over = True
+        rung = halving_rungs.next_rung(ledger) if is_over else []
+        if not rung:
+            return _tell(ledger, args.json, is_over)
+        ledger.add(rung)
+
+
+def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
+    from hpcflow.sweep import run_ledger
+    from hpcflow.sweep.local_runs import LocalRuns
+
+    widest = max(run.ranks for run in ledger.runs)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    at_once = args.at_once or max(1, (cores or 1) // widest)
+    ended = [r for r in ledger.runs if ledger.recorded(r.name).state in run_ledger.ENDED]
+    count = len(ended)
+    if count < len(ledger.runs):
+        err(f"hpcflow sweep: {len(ledger.runs) - count} runs, {at_once} at a time, in "
+            f"{ledger.folder}")  # fmt: skip
+
+    def tell(run: LedgerRun, state: RunState) -> None:
+        nonlocal count
+        count += 1
+        value = f", {ledger.spec['metric']} {state.value:.6g}" if state.value is not None else ""
+        values = " ".join(f"{name}={value}" for name, value in run.values.items())
+        reason = f": {state.reason}" if state.reason else ""
+        err(f"hpcflow sweep: {count} of {len(ledger.runs)}: {run.name} {state.state} after "
+            f"{state.seconds:.3g} s{value} ({values}){reason}")  # fmt: skip
+
+    return LocalRuns(ledger, at_once, limit_s, tell).run(ledger.runs)
+
+
+def _submit(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
+    """Submit what is left; whether nothing was left."""
+    from hpcflow.sweep.slurm_arrays import submit_arrays
+
+    again = [sys.executable, "-m", "hpcflow", "sweep", str(ledger.folder.resolve()), "--slurm"]
+    again += [f"--sbatch={args.sbatch}"] if args.sbatch else []
+    again += [f"--at-once={args.at_once}"] if args.at_once else []
+    again += [f"--limit={args.limit}"] if args.limit else []
+    group = max(run.group for run in ledger.runs)
+    runs = [run for run in ledger.runs if run.group == group]
+    options = shlex.split(args.sbatch)
+    jobs, waiting = submit_arrays(ledger, runs, options, args.at_once, limit_s, again)
+    if jobs:
+        err(f"hpcflow sweep: submitted {', '.join(jobs)}; hpcflow watch {ledger.folder}")
+    if waiting:
+        err(f"hpcflow sweep: {waiting} runs are in the queue already")
+    return not jobs and not waiting
+
+
+def _tell(ledger: Ledger, as_json: bool, is_over: bool) -> int:
+    """Print the results, and write them and the page; the exit code."""
+    from hpcflow.sweep import run_ledger, sweep_table
+    from hpcflow.train.result_files import write_text
+
+    found = sweep_table.results(ledger)
+    data = json.dumps(sweep_table.as_data(ledger, found), indent=1)
+    out(data if as_json else sweep_table.as_text(ledger, found))
+    if not is_over:
+        return 0
+    write_text(ledger.folder / "results.json", data + "\n")
+    write_text(ledger.folder / "results.csv", sweep_table.as_csv(ledger, found))
+    _write_page(ledger, found)
+    return int(any(state.state != run_ledger.DONE for _, state in found))
+
+
+def _write_page(ledger: Ledger, found: Sequence[tuple[LedgerRun, RunState]]) -> None:
+    """report.html of the best runs that have written records."""
+    from hpcflow.report import run_page, run_summary
+    from hpcflow.sweep import run_ledger, search_space
+    from hpcflow.train.result_files import write_text
+
+    done = {n: s.value for n, (_, s) in enumerate(found) if s.state == run_ledger.DONE}
+    if ledger.spec.get("metric"):
+        chosen = search_space.best(done, ledger.spec["mode"], MOST_ON_PAGE)
+    else:
+        chosen = list(done)[:MOST_ON_PAGE]
+    folders = [str(ledger.run_folder(found[n][0].name)) for n in chosen]
+    folders = [run for run in folders if run_summary.load([run], is_over=True)[0].is_readable]
+    if folders:
+        write_text(ledger.folder / "report.html", run_page.page_of(folders).text)
+    page = "report.html, " if folders else ""
+    err(f"hpcflow sweep: written: {ledger.folder}/{page}results.json, results.csv")

@@ -1,0 +1,90 @@
+"""Code snapshot: a copy of a script and of the code beside it, named by its content.
+
+The runs of a sweep import from the copy, so that editing the script does not change runs that
+have not begun. Copied are the files below the script's folder that look like code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcflow.errors import HpcflowError
+
+KINDS = (".py", ".toml", ".json", ".yaml", ".yml", ".cfg", ".ini", ".txt")
+LARGEST_FILE = 1 << 20  # larger ones are data
+MOST_FILES, MOST_BYTES = 2000, 32 << 20
+OF_RUNS = ("manifest.json", "sweep.json", "pyvenv.cfg")  # folders that hold one have no code
+
+
+def code_files(script: Path) -> dict[str, bytes]:
+    """The content of the code, by its path from the script's folder.
+
+    Hidden folders, folders of runs and virtual environments are left out.
+    Errors: HpcflowError if there is too much; OSError if a file cannot be read.
+    """
+    root = script.parent
+    found = {script.name: script.read_bytes()}
+    for path in _candidates(root):
+        name = path.relative_to(root).as_posix()
+        if name in found:
+            continue
+        if len(found) == MOST_FILES or sum(map(len, found.values())) > MOST_BYTES:
+            raise HpcflowError(
+                f"below {root} is more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB of "
+                "code, which a sweep would copy",
+                hint=f"put {script.name} and what it imports into a folder of its own",
+            )
+        found[name] = path.read_bytes()
+    return found
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        if folder != str(root) and any(name in files for name in OF_RUNS):
+            folders.clear()
+            continue
+        folders[:] = sorted(n for n in folders if not n.startswith(".") and n != "__pycache__")
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name.endswith(KINDS) and not name.startswith(".") and path.is_file():
+                if path.stat().st_size <= LARGEST_FILE:
+                    yield path
+
+
+def digest(files: dict[str, bytes]) -> str:
+    """The SHA-256 of names and contents."""
+    total = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        total.update(f"{name}\0{len(content)}\0".encode())
+        total.update(content)
+    return total.hexdigest()
+
+
+def write_snapshot(files: dict[str, bytes], folder: Path) -> None:
+    """Write the files into `folder`, which has all of them or does not exist.
+
+    Errors: OSError.
+    """
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    for name, content in files.items():
+        path = draft / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.replace(folder)
+
+
+def changes(files: dict[str, bytes], folder: Path) -> list[str]:
+    """The names of the Python files that differ from a snapshot, are new, or are gone.
+
+    Other files may be what the runs write.
+    """
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
+    here = {name for name in files if name.endswith(".py")}
+    differing = {n for n in here & there if (folder / n).read_bytes() != files[n]}
+    return sorted(differing | (here ^ there))

@@ -1,0 +1,158 @@
+"""Runs of a ledger on this machine: several at a time, each on cores of its own.
+
+Each run is a process of its own (ledger_run.py), which outlives this one. When this command is
+started again, it waits for those that still run, and starts what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from hpcflow.sweep import run_ledger
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+
+LOOK_S = 0.2  # between looks at own processes
+LOOK_AT_OTHERS_S = 2.0  # at runs that an earlier command started
+STARTS = 2  # without any state, before a run counts as failed
+LOG = "process.log"  # of the processes of a run, beside its state
+
+
+class LocalRuns:
+    """Runs what has not ended, `at_once` runs at a time, of `limit_s` seconds at most each.
+
+    `tell(run, state)` is called when a run has ended.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        at_once: int,
+        limit_s: float,
+        tell: Callable[[LedgerRun, RunState], None],
+    ) -> None:
+        self.ledger, self._at_once, self._limit_s, self._tell = ledger, at_once, limit_s, tell
+        self._slots = core_slots(at_once)
+        self._own: dict[str, tuple[subprocess.Popen[bytes], int]] = {}  # process and slot
+        self._others: dict[str, RunState] = {}  # of an earlier command
+        self._starts: dict[str, int] = {}
+        self._stopping = 0
+        self._looked = 0.0
+
+    def run(self, runs: Sequence[LedgerRun]) -> bool:
+        """Run them; False if a signal stopped it. Groups run one after the other."""
+        with self._signals():
+            for group in sorted({run.group for run in runs}):
+                self._run_group([run for run in runs if run.group == group])
+                if self._stopping:
+                    return False
+        return True
+
+    def _run_group(self, runs: Sequence[LedgerRun]) -> None:
+        waiting = []
+        for run in runs:
+            state = self.ledger.state(run.name)
+            if state.state == run_ledger.RUNNING:
+                self._others[run.name] = state
+            elif state.state not in run_ledger.ENDED:
+                waiting.append(run)
+        by_name = {run.name: run for run in runs}
+        while waiting or self._own or self._others:
+            for name in self._ended():
+                state = self.ledger.state(name)
+                if state.state == run_ledger.PENDING and self._starts[name] >= STARTS:
+                    state = self._give_up(name)
+                if state.state in run_ledger.ENDED:
+                    self._tell(by_name[name], state)
+                elif not self._stopping and state.state != run_ledger.RUNNING:
+                    waiting.append(by_name[name])  # it was killed, or nobody knows of it
+            if self._stopping:
+                waiting.clear()
+            while waiting and (slot := self._free_slot()) is not None:
+                self._start(waiting.pop(0), slot)
+            time.sleep(LOOK_S)
+
+    def _start(self, run: LedgerRun, slot: int) -> None:
+        self._starts[run.name] = self._starts.get(run.name, 0) + 1
+        words = [sys.executable, "-m", "hpcflow.sweep.ledger_run", str(self.ledger.folder)]
+        words += [run.name, f"--cores={','.join(map(str, self._slots[slot]))}"]
+        words += [f"--limit={self._limit_s}"] if math.isfinite(self._limit_s) else []
+        log = self.ledger.lock_folder(run.name) / LOG
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as output:
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._own[run.name] = process, slot
+
+    def _give_up(self, name: str) -> RunState:
+        """Its process ends before it has recorded anything."""
+        log = self.ledger.lock_folder(name) / LOG
+        lines = log.read_text(errors="replace").split("\n")
+        words = next((line for line in reversed(lines) if line.strip()), "")
+        state = RunState(run_ledger.FAILED, reason=f"it did not start: {words} ({log})")
+        self.ledger.record(name, state)
+        return state
+
+    def _free_slot(self) -> int | None:
+        taken = {slot for _, slot in self._own.values()}
+        cores = {core for state in self._others.values() for core in state.cores}
+        if len(self._own) + len(self._others) >= self._at_once:
+            return None
+        free = [slot for slot in range(self._at_once) if slot not in taken]
+        return min(free, key=lambda slot: len(cores & set(self._slots[slot])))
+
+    def _ended(self) -> list[str]:
+        """The names of runs whose processes have ended since the last look."""
+        ended = [name for name, (process, _) in self._own.items() if process.poll() is not None]
+        for name in ended:
+            del self._own[name]
+        if time.monotonic() - self._looked > LOOK_AT_OTHERS_S:
+            self._looked = time.monotonic()
+            over = [name for name in self._others if not self.ledger.is_held(name)]
+            for name in over:
+                del self._others[name]
+            ended += over
+        return ended
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        before = {number: signal.signal(number, self._stop) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stop(self, number: int, frame: object) -> None:
+        """The runs save and stop; at a second signal they end at once."""
+        kind = signal.SIGKILL if self._stopping else signal.SIGTERM
+        self._stopping = number
+        again = "" if kind == signal.SIGKILL else "; again: they end at once"
+        os.write(2, f"hpcflow: the runs save and stop{again}\n".encode())
+        here = os.uname().nodename
+        pids = [process.pid for process, _ in self._own.values()]
+        pids += [state.pid for state in self._others.values() if state.host == here]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, kind)
+
+
+def core_slots(at_once: int) -> list[list[int]]:
+    """The cores of each of `at_once` concurrent runs; [] for each if there are fewer cores."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in range(at_once)]
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // at_once
+    return [cores[i * each : (i + 1) * each] for i in range(at_once)]

@@ -1,0 +1,32 @@
+"""Metric of a run: the value by which a sweep compares its runs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from hpcflow.report import run_summary
+from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.train.job_result import FIELDS
+
+
+def metric_of(folder: Path, name: str) -> tuple[float | None, str]:
+    """The value of metric `name`, and "" or why there is none.
+
+    It is what the script gave to `session.result(name=value)`; else the last value in metrics.csv.
+    """
+    faults: list[str] = []
+    said = FileFacts(folder / run_summary.RESULT, faults).said
+    (run,) = run_summary.load([str(folder)], is_over=True)
+    if name in said:
+        value = said[name]
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            return float(value), ""
+        return None, f"the metric {name} is no finite number: {value}"
+    series = run.curve("step", name)[1]
+    if series:
+        value = series[-1]
+        return (value, "") if math.isfinite(value) else (None, f"the metric {name} is {value}")
+    known = list(dict.fromkeys([*(key for key in said if key not in FIELDS), *run.values]))
+    has = f"it has {', '.join(known)}" if known else "it has written none"
+    return None, f"there is no metric {name}; {has}"

@@ -1,0 +1,144 @@
+"""Runs of a ledger as SLURM job arrays: an element of an array is a process of ledger_run.py.
+
+Runs with the same number of ranks are in one array. The jobs are named after the ledger, so a
+command that was killed after sbatch finds them in the queue, and submits nothing twice. A last
+job, which begins when the others have ended, starts the command again: for the next group of runs,
+and for the report.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcflow.errors import LaunchError
+from hpcflow.sweep import run_ledger, slurm_states
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun
+from hpcflow.train.result_files import write_text
+
+BLOCK = 1000  # elements of an array; SLURM's MaxArraySize is 1001 unless a site raises it
+OF_SITE = ("SLURM_CONF", "SLURM_MPI_TYPE")  # variables that are not of the job that submits
+FOLDER, NEXT = "slurm", "next"  # of job scripts and their output; name of the last job
+
+
+def submit_arrays(
+    ledger: Ledger,
+    runs: Sequence[LedgerRun],
+    options: Sequence[str],
+    at_once: int | None,
+    limit_s: float,
+    again: Sequence[str],
+    in_turn: bool = False,
+) -> tuple[list[str], int]:
+    """Submit the runs that have not ended and are not in the queue.
+
+    `options` are those of sbatch, `again` is the command of the last job. With `in_turn`, an array
+    waits for the one before. Returns the numbers of the new jobs, and how many runs wait or run
+    already.
+    Errors: LaunchError with what sbatch says; OSError if squeue does not answer.
+    """
+    if shutil.which("sbatch") is None:
+        raise LaunchError(
+            "the command sbatch is not available here",
+            hint="log in to a host with SLURM, or leave out --slurm",
+        )
+    prefix = f"hf-{ledger.id}-"
+    queued = slurm_states.elements_in_queue(prefix)
+    numbers = {run.name: number for number, run in enumerate(ledger.runs)}
+    missing: dict[tuple[int, int], list[int]] = {}
+    waiting = 0
+    for run in runs:
+        block, index = divmod(numbers[run.name], BLOCK)
+        if (f"{prefix}{block}", index) in queued:
+            waiting += 1
+        elif ledger.state(run.name).state == run_ledger.RUNNING:
+            waiting += 1
+        elif ledger.recorded(run.name).state not in run_ledger.ENDED:
+            missing.setdefault((run.ranks, block), []).append(index)
+    jobs: list[str] = []
+    for (ranks, block), indices in missing.items():
+        script = _array_script(ledger, prefix, block, ranks, indices, at_once, limit_s)
+        turn = [f"--dependency=afterany:{jobs[-1]}"] if jobs and in_turn else []
+        jobs.append(_sbatch(script, [*options, *turn]))
+    if jobs:
+        script = _next_script(ledger, prefix, again)
+        jobs.append(_sbatch(script, [*options, f"--dependency=afterany:{':'.join(jobs)}",
+                                     "--ntasks=1", "--nodes=1"]))  # fmt: skip
+    return jobs, waiting
+
+
+def _array_script(
+    ledger: Ledger,
+    prefix: str,
+    block: int,
+    ranks: int,
+    indices: Sequence[int],
+    at_once: int | None,
+    limit_s: float,
+) -> Path:
+    """The job script of an array; options on the command line of sbatch win over its lines."""
+    most = f"%{at_once}" if at_once else ""
+    folder = (ledger.folder / FOLDER).resolve()
+    limit = [f"--limit={limit_s}"] if math.isfinite(limit_s) else []
+    names = [run.name for run in ledger.runs[block * BLOCK : (block + 1) * BLOCK]]
+    run = [sys.executable, "-m", "hpcflow.sweep.ledger_run", str(ledger.folder.resolve())]
+    lines = [
+        "#!/usr/bin/env bash",
+        f"#SBATCH --job-name={prefix}{block} --array={_ranges(indices)}{most}",
+        f"#SBATCH --ntasks={ranks} --requeue --open-mode=append",
+        f"#SBATCH --output={_quoted(folder / '%A-%a.out')}",
+        f"cd {shlex.quote(ledger.cwd)} || exit 1",
+        f"names=({' '.join(map(shlex.quote, names))})",
+        f'exec {shlex.join(run)} "${{names[$SLURM_ARRAY_TASK_ID]}}" {shlex.join(limit)}'.rstrip(),
+    ]
+    path = folder / f"runs-{block}-{ranks}.sbatch"
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _next_script(ledger: Ledger, prefix: str, again: Sequence[str]) -> Path:
+    folder = (ledger.folder / FOLDER).resolve()
+    lines = [
+        "#!/usr/bin/env bash",
+        f"#SBATCH --job-name={prefix}{NEXT} --open-mode=append",
+        f"#SBATCH --output={_quoted(folder / 'next-%j.out')}",
+        f"cd {shlex.quote(ledger.cwd)} || exit 1",
+        f"exec {shlex.join(again)}",
+    ]
+    path = folder / "next.sbatch"
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _quoted(path: Path) -> str:
+    return f'"{path}"' if " " in str(path) else str(path)
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    """Numbers as SLURM writes them: 0-3,7."""
+    parts: list[list[int]] = []
+    for index in sorted(indices):
+        if parts and index == parts[-1][1] + 1:
+            parts[-1][1] = index
+        else:
+            parts.append([index, index])
+    return ",".join(f"{a}-{b}" if b > a else f"{a}" for a, b in parts)
+
+
+def _sbatch(script: Path, options: Sequence[str]) -> str:
+    """Submit a script, also from within a job; returns the number of the new job."""
+    words = ["sbatch", "--parsable", *options, str(script)]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in OF_SITE}
+    done = subprocess.run(words, capture_output=True, text=True, env=kept)
+    if done.returncode:
+        raise LaunchError(
+            f"sbatch refused {script}: {done.stderr.strip() or done.stdout.strip()}",
+            hint='give its options by --sbatch="--account=PROJECT --time=1:00:00"',
+        )
+    return done.stdout.strip().split(";")[0]

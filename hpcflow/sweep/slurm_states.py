@@ -1,0 +1,61 @@
+"""SLURM states: how a job ended, and which elements of job arrays wait or run."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import subprocess
+
+from hpcflow.launch import slurm_requeue
+from hpcflow.platform.terminal_escaping import escape_line
+
+LIMIT_S = 30.0  # for an answer of squeue or sacct
+ENDS = {  # states of SLURM that are no pre-emption -> states of a ledger
+    "OUT_OF_MEMORY": "out_of_memory",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+}
+
+
+def end_of_job(job: str) -> tuple[str, str]:
+    """The state of a ledger, and its reason, of a job that runs no more; "" if unknown.
+
+    A job that failed on its node, was cancelled, requeued or pre-empted may begin again.
+    """
+    failed, reply = slurm_requeue.scontrol("show", "job", job)
+    found = re.search(r"\bJobState=(\w+)", reply) if not failed else None
+    word = found[1] if found is not None else _accounted(job)
+    if not word:
+        return "", ""
+    return ENDS.get(word, "preempted"), f"SLURM ended job {job}: {word}"
+
+
+def _accounted(job: str) -> str:
+    """The state of a job that scontrol has forgotten; "" without accounting."""
+    reply = _ask(["sacct", "--noheader", "--allocations", "--parsable2", "--jobs", job,
+                  "--format", "State"])  # fmt: skip
+    return reply.split()[0] if reply.split() else ""
+
+
+def elements_in_queue(name: str) -> set[tuple[str, int]]:
+    """(job name, index) of the array elements of this user's jobs `name*` that wait or run.
+
+    Errors: OSError if squeue does not answer: then nothing may be submitted again.
+    """
+    command = ["squeue", "--noheader", "--array", "--user", getpass.getuser()]
+    done = subprocess.run(
+        [*command, "--format", "%j %K"], capture_output=True, text=True, timeout=LIMIT_S
+    )
+    if done.returncode:
+        raise OSError(f"squeue does not answer: {escape_line(done.stderr.strip())}")
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return {(row[0], int(row[1])) for row in rows
+            if len(row) == 2 and row[0].startswith(name) and row[1].isdigit()}  # fmt: skip
+
+
+def _ask(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if not done.returncode else ""

@@ -1,0 +1,159 @@
+"""The ledger of a sweep: states, the snapshot of the code, and processes that were killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hpcflow.errors import HpcflowError
+from hpcflow.monitoring import run_directory_lock
+from hpcflow.sweep import code_snapshot, ledger_run, run_ledger, run_metric
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+
+
+def ledger(folder: Path, runs: int = 1) -> Ledger:
+    script = folder / "code" / "train.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("print(1)\n")
+    made = Ledger.create(folder / "sweep", {"metric": "loss"}, script)
+    made.add([LedgerRun(f"{n}", 1, {}, [], {"n": str(n)}) for n in range(runs)])
+    return made
+
+
+def test_a_ledger_is_read_as_it_was_written(tmp_path: Path) -> None:
+    made = ledger(tmp_path, 2)
+    made.record("1", RunState(run_ledger.DONE, attempts=2, exit_code=0, value=0.5))
+    again = Ledger.open(made.folder)
+    assert again is not None and again.runs == made.runs and again.id == made.id
+    assert again.state("0").state == run_ledger.PENDING
+    assert again.state("1") == RunState(run_ledger.DONE, attempts=2, exit_code=0, value=0.5)
+
+
+def test_a_running_state_without_a_process_is_preempted_and_the_third_has_failed(
+    tmp_path: Path,
+) -> None:
+    made = ledger(tmp_path)
+    for lost in range(run_ledger.MOST_LOST):
+        before = made.recorded("0")
+        assert before.lost == lost
+        made.record("0", RunState(run_ledger.RUNNING, attempts=lost + 1, lost=lost))
+        made.settle()
+    assert made.recorded("0").state == run_ledger.FAILED
+    assert "was killed, or its node failed, 3 times" in made.recorded("0").reason
+
+
+def test_a_run_that_another_process_holds_is_running(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    lock = made.lock_folder("0")
+    lock.mkdir(parents=True)
+    holder = {**run_directory_lock.this_job(), "pid": os.getppid(), "begun": None}
+    (lock / run_directory_lock.NAME).write_text(json.dumps(holder))
+    made.record("0", RunState(run_ledger.RUNNING, attempts=1))
+    made.settle()
+    assert made.state("0").state == run_ledger.RUNNING
+    assert ledger_run.main([str(made.folder), "0"]) == 0  # it does not run it a second time
+    assert made.recorded("0") == RunState(run_ledger.RUNNING, attempts=1)
+
+
+@pytest.mark.parametrize("state", run_ledger.ENDED)
+def test_a_run_that_has_ended_is_not_run_again(tmp_path: Path, state: str) -> None:
+    made = ledger(tmp_path)
+    made.record("0", RunState(state, attempts=1))
+    assert ledger_run.main([str(made.folder), "0"]) == 0
+    assert made.recorded("0") == RunState(state, attempts=1)
+
+
+def test_failures_are_forgotten_and_what_is_done_stays(tmp_path: Path) -> None:
+    made = ledger(tmp_path, 4)
+    states = (run_ledger.DONE, run_ledger.FAILED, run_ledger.TIMEOUT, run_ledger.PREEMPTED)
+    for name, state in enumerate(states):
+        made.record(str(name), RunState(state, attempts=1))
+    made.forget_failures()
+    found = [made.recorded(str(name)).state for name in range(4)]
+    assert found == ["done", "pending", "pending", "preempted"]
+
+
+@pytest.mark.parametrize("text", ['{"state": "gone"}', "[]", "{"])
+def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    made = ledger(tmp_path)
+    made.record("0", RunState(run_ledger.DONE))
+    (made.lock_folder("0") / "state.json").write_text(text)
+    with pytest.raises(HpcflowError, match=r"state\.json"):
+        made.state("0")
+
+
+def test_a_folder_of_other_runs_or_other_code_is_refused(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    script = tmp_path / "code" / "train.py"
+    made.check_same({"metric": "loss"}, script)
+    with pytest.raises(HpcflowError, match="they differ in metric"):
+        made.check_same({"metric": "accuracy"}, script)
+    script.write_text("print(2)\n")
+    with pytest.raises(HpcflowError, match=r"train\.py has changed"):
+        made.check_same({"metric": "loss"}, script)
+
+
+def test_the_snapshot_has_the_code_and_neither_data_nor_runs(tmp_path: Path) -> None:
+    files = {
+        "train.py": "a",
+        "net/model.py": "b",
+        "conf.yaml": "c",
+        "data.bin": "d",
+        "big.json": "e" * (code_snapshot.LARGEST_FILE + 1),
+        ".git/x.py": "f",
+        "runs/1/manifest.json": "{}",
+        "runs/1/x.py": "g",
+        "env/pyvenv.cfg": "",
+        "env/lib/x.py": "h",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = code_snapshot.code_files(tmp_path / "train.py")
+    assert set(found) == {"train.py", "net/model.py", "conf.yaml"}
+    code_snapshot.write_snapshot(found, tmp_path / "copy")
+    assert code_snapshot.changes(found, tmp_path / "copy") == []
+    other = {**found, "net/model.py": b"B", "new.py": b"", "conf.yaml": b"of a run"}
+    assert code_snapshot.changes(other, tmp_path / "copy") == ["net/model.py", "new.py"]
+    del other["train.py"], other["new.py"]
+    assert code_snapshot.changes(other, tmp_path / "copy") == ["net/model.py", "train.py"]
+    assert code_snapshot.digest(found) != code_snapshot.digest({**found, "train.py": b"x"})
+
+
+def test_too_much_code_is_refused_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_snapshot, "MOST_FILES", 3)
+    for name in "abcd":
+        (tmp_path / f"{name}.py").write_text("")
+    with pytest.raises(HpcflowError, match="a folder of its own"):
+        code_snapshot.code_files(tmp_path / "a.py")
+
+
+def test_the_metric_is_that_of_the_result_else_the_last_of_the_rows(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text(
+        "step,epoch,seconds,time,samples_per_second,loss\n1,1,1,1,8,3.0\n2,1,2,2,8,2.5\n"
+    )
+    assert run_metric.metric_of(tmp_path, "loss") == (2.5, "")
+    (tmp_path / "result.json").write_text('{"loss": 0.25, "accuracy": NaN}')
+    assert run_metric.metric_of(tmp_path, "loss") == (0.25, "")
+    assert run_metric.metric_of(tmp_path, "accuracy")[0] is None
+    value, reason = run_metric.metric_of(tmp_path, "auc")
+    assert value is None and "there is no metric auc; it has loss, accuracy" in reason
+
+
+def test_a_run_gets_its_settings_and_a_folder_for_checkpoints(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    run = LedgerRun("7", 4, {"sync": "all"}, ["--rate=1"], {})
+    command = ledger_run.command_of(made, run)
+    folder = made.folder / "runs" / "7"
+    assert command[1:] == [
+        *("-m", "hpcflow", "run", "-n", "4", f"--set=run_dir={folder}", "--set=sync=all"),
+        f"--set=default_checkpoints={folder}/checkpoints",
+        *(str(made.folder / "code" / "train.py"), "--", "--rate=1"),
+    ]
+    own = LedgerRun("7", 1, {"checkpoints": "here"}, [], {})
+    assert not any("default_checkpoints" in word for word in ledger_run.command_of(made, own))
