@@ -42,6 +42,7 @@ MAY_KNOW = {
     **{package: RUNTIME | {package} for package in ("ps", "checkpoint", "data")},
     "doctor": MONITORING | {"comm", "doctor", "kernels"},
     "report": MONITORING | {"train", "report"},
+    "sweep": MONITORING | {"train", "report", "sweep"},
     "train": RUNTIME | {"checkpoint", "train"},
     "tf1": RUNTIME | {"checkpoint", "train", "tf1"},
     "summary": RUNTIME | {"train"},

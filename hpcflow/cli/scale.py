@@ -245,9 +245,10 @@ def _tell(ledger: Ledger) -> int:
 
 def _limits(place: Path) -> None:
     """Print what limits the run with the most workers."""
-    from hpcflow.report import run_summary, run_view
+    from hpcflow.report import run_summary
+    from hpcflow.report.run_view import RunView
 
     (found,) = run_summary.load([str(place)])
-    view = run_view.RunView(place, found, redacted=False)
+    view = RunView(place, found, redacted=False)
     for one in view.limits:
         out(f"{place.name} is limited by {one.resource}: {one.text}")

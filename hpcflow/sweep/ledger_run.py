@@ -37,6 +37,7 @@ LOOK_S = 0.2
 LET_IT_SAVE_S = 60.0  # after SIGTERM, then SIGKILL
 BEFORE_END_S = 5.0  # of the SLURM job: the time-out is recorded
 TAIL_BYTES = 8 << 10  # of the output, for the reason of a failure
+OUT_OF_TIME = "the time limit of its SLURM job"
 MEMORY_WORDS = ("OutOfMemoryError", "MemoryError", "oom-kill", "oom_kill", "Out Of Memory")
 
 
@@ -60,11 +61,12 @@ def main(words: list[str] | None = None) -> int:
         return 0
     try:
         before = ledger.recorded(run.name)
+        if before.state == run_ledger.RUNNING:  # it was killed without a word
+            before = ledger.lost_state(run.name, before)
+            ledger.record(run.name, before)
         if before.state in run_ledger.ENDED:
             print(f"hpcflow sweep: {run.name} has ended before: {before.state}", file=sys.stderr)
             return 0
-        if before.state == run_ledger.RUNNING:  # it was killed without a word
-            before = run_ledger.lost_state(before)
         cores = [int(core) for core in args.cores.split(",") if core]
         return Attempt(ledger, run, before, cores, args.limit).run()
     finally:
@@ -80,6 +82,7 @@ class Attempt:
         self.ledger, self._run, self._before, self._limit_s = ledger, run, before, limit_s
         self._stopping = 0  # the signal that stops it
         self._begun = time.monotonic()
+        self._is_out_of_time = False  # the time limit of its SLURM job is there
         self._state = RunState(
             run_ledger.RUNNING,
             attempts=before.attempts + 1,
@@ -154,7 +157,7 @@ class Attempt:
             elif now - told > LET_IT_SAVE_S:
                 process.kill()
             if ends is not None and time.time() > ends - BEFORE_END_S:
-                ends = None
+                ends, self._is_out_of_time = None, True
                 self._record_end_of_job()
             time.sleep(LOOK_S)
         code = process.returncode
@@ -168,7 +171,7 @@ class Attempt:
                 self._state,
                 state=run_ledger.TIMEOUT,
                 seconds=self._seconds(),
-                reason="the time limit of its SLURM job",
+                reason=OUT_OF_TIME,
             ),
         )
 
@@ -184,6 +187,8 @@ class Attempt:
             return run_ledger.DONE, ""
         if is_late:
             return run_ledger.TIMEOUT, f"it ran for more than {self._limit_s:g} s"
+        if self._is_out_of_time and code != slurm_requeue.TEMPORARY_FAILURE:
+            return run_ledger.TIMEOUT, OUT_OF_TIME
         if self._stopping:
             return run_ledger.PREEMPTED, f"stopped by {signal.Signals(self._stopping).name}"
         if code == slurm_requeue.TEMPORARY_FAILURE:
@@ -196,8 +201,7 @@ class Attempt:
         """The value of the metric, and why there is none."""
         from hpcflow.sweep.run_metric import metric_of
 
-        name = self.ledger.spec.get("metric")
-        return metric_of(folder, name) if name else (None, "")
+        return metric_of(folder, self.ledger.spec.get("metric", ""))
 
     def _seconds(self) -> float:
         return round(self._before.seconds + time.monotonic() - self._begun, 2)

@@ -168,8 +168,24 @@ class Ledger:
         if found.state == RUNNING and not self.is_held(name):
             found = self.recorded(name)  # it may just have ended
             if found.state == RUNNING:
-                return lost_state(found)
+                return self.lost_state(name, found)
         return found
+
+    def lost_state(self, name: str, found: RunState) -> RunState:
+        """The state of a run whose process ended without a word; its files or SLURM may tell."""
+        from hpcflow.sweep import run_metric, slurm_states
+
+        folder = self.run_folder(name)
+        if run_metric.is_finished(folder):
+            value, reason = run_metric.metric_of(folder, self.spec.get("metric", ""))
+            return dataclasses.replace(found, state=DONE, exit_code=0, value=value, reason=reason)
+        lost = found.lost + 1
+        state, reason = slurm_states.end_of_job(found.job) if found.job else ("", "")
+        if not state:
+            state, reason = PREEMPTED, "its process was killed, or its node failed"
+        if state == PREEMPTED and lost >= MOST_LOST:
+            state, reason = FAILED, f"{reason}, {lost} times"
+        return dataclasses.replace(found, state=state, lost=lost, reason=reason)
 
     def settle(self) -> None:
         """Record the end of the runs whose processes were killed."""
@@ -188,19 +204,6 @@ class Ledger:
         for run in self.runs:
             if self.recorded(run.name).state in (FAILED, OUT_OF_MEMORY, TIMEOUT):
                 self.record(run.name, RunState())
-
-
-def lost_state(found: RunState) -> RunState:
-    """The state of a run whose process ended without a word; SLURM may know why."""
-    from hpcflow.sweep.slurm_states import end_of_job
-
-    lost = found.lost + 1
-    state, reason = end_of_job(found.job) if found.job else ("", "")
-    if not state:
-        state, reason = PREEMPTED, "its process was killed, or its node failed"
-    if state == PREEMPTED and lost >= MOST_LOST:
-        state, reason = FAILED, f"{reason}, {lost} times"
-    return dataclasses.replace(found, state=state, lost=lost, reason=reason)
 
 
 def _damaged(path: Path) -> HpcflowError:

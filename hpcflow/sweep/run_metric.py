@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.report import run_summary
 from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.train import run_records
 from hpcflow.train.job_result import FIELDS
 
 
+def is_finished(folder: Path) -> bool:
+    """Whether a run that has ended has written that its training finished."""
+    manifest = FileFacts(folder / run_records.MANIFEST, [])
+    return bool(manifest.get("finished", bool, False)) and not (folder / FAILURE).exists()
+
+
 def metric_of(folder: Path, name: str) -> tuple[float | None, str]:
-    """The value of metric `name`, and "" or why there is none.
+    """The value of metric `name`, and "" or why there is none; without a name neither.
 
     It is what the script gave to `session.result(name=value)`; else the last value in metrics.csv.
     """
+    if not name:
+        return None, ""
     faults: list[str] = []
     said = FileFacts(folder / run_summary.RESULT, faults).said
     (run,) = run_summary.load([str(folder)], is_over=True)

@@ -45,6 +45,18 @@ def test_a_running_state_without_a_process_is_preempted_and_the_third_has_failed
     assert "was killed, or its node failed, 3 times" in made.recorded("0").reason
 
 
+def test_a_killed_process_whose_run_has_finished_is_not_repeated(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    folder = made.run_folder("0")
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"finished": true}')
+    (folder / "result.json").write_text('{"loss": 0.25}')
+    made.record("0", RunState(run_ledger.RUNNING, attempts=1))
+    assert ledger_run.main([str(made.folder), "0"]) == 0
+    found = made.recorded("0")
+    assert (found.state, found.attempts, found.value) == (run_ledger.DONE, 1, 0.25)
+
+
 def test_a_run_that_another_process_holds_is_running(tmp_path: Path) -> None:
     made = ledger(tmp_path)
     lock = made.lock_folder("0")

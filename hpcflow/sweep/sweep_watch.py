@@ -1,0 +1,55 @@
+"""Watch of a ledger: the states of its runs, and the runs that go on.
+
+A run that has ended is read once; of the others a small file each time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hpcflow.report.run_watch import WatchedRun
+from hpcflow.sweep import run_ledger, sweep_table
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+
+MOST_SHOWN = 12  # runs that go on
+
+
+def opened(folder: Path) -> Ledger | None:
+    """The ledger in a folder; None if it is none."""
+    return Ledger.open(folder) if (folder / run_ledger.SWEEP).is_file() else None
+
+
+class WatchedSweep:
+    """A ledger; `look` reads what is new."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._ended: dict[str, RunState] = {}
+        self._runs: dict[str, WatchedRun] = {}
+
+    def look(self) -> tuple[Ledger, list[tuple[LedgerRun, RunState]], list[dict[str, Any]]]:
+        """The ledger, the state of each run, and what is known of those that go on."""
+        ledger = Ledger.open(self._folder)
+        assert ledger is not None
+        found = [(run, self._state(ledger, run.name)) for run in ledger.runs]
+        going = [run.name for run, state in found if state.state == run_ledger.RUNNING]
+        for name in going:
+            self._runs.setdefault(name, WatchedRun(ledger.run_folder(name)))
+        return ledger, found, [self._runs[name].look() for name in going[:MOST_SHOWN]]
+
+    def _state(self, ledger: Ledger, name: str) -> RunState:
+        state = self._ended.get(name) or ledger.state(name)
+        if state.state in run_ledger.ENDED:
+            self._ended[name] = state
+        return state
+
+
+def is_over(found: list[tuple[LedgerRun, RunState]]) -> bool:
+    """Whether no run goes on or waits."""
+    return all(state.state in run_ledger.ENDED for _, state in found)
+
+
+def shown(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
+    """The counts of the states, the table of the runs, and what failed."""
+    return f"{ledger.folder}: {sweep_table.as_text(ledger, found)}"
