@@ -1,9 +1,9 @@
 """Report on runs: a table, and a figure of loss, throughput and scaling, or one page.
 
-RUN is a run directory (`hpcflow run --run-dir DIR`). Runs of one script with different numbers of
-ranks are compared: strong scaling for equal global batches, weak scaling for equal batches per
-worker. --html writes one self-contained page, which a browser opens without a network, also of a
-run that goes on.
+RUN is a run directory (`hpcflow run --run-dir DIR`), or the folder of a sweep. Runs of one script
+with different numbers of ranks are compared: strong scaling for equal global batches, weak scaling
+for equal batches per worker. --html writes one self-contained page, which a browser opens without a
+network, also of a run that goes on.
 Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
 """
 
@@ -16,12 +16,15 @@ from pathlib import Path
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError, MissingPackageError
 from hpcflow.report import run_summary, run_tables, scaling_plots
+from hpcflow.sweep import run_ledger
 from hpcflow.train.result_files import write_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow report`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="run directories, or folders of sweeps"
+    )
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -44,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the table and write the files; the exit code is 1 if something failed."""
+    try:
+        args.runs = [run for path in args.runs for run in run_ledger.runs_of(path)]
+    except HpcflowError as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return 1
     if args.html or args.json:
         return _write_page(args)
     if args.redact or args.baseline:

@@ -1,4 +1,4 @@
-"""Watch a run, or all runs of a folder, while they go on: progress, rate, loss, slow ranks, queue.
+"""Watch a run, all runs of a folder, or a sweep: progress, rate, loss, slow ranks, queue.
 
 Several runs are a table: those that run first, then those with a fault, the finished ones last.
 
@@ -13,6 +13,7 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ LONGEST_S = 1e6  # between looks
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow watch`."""
-    parser.add_argument("folder", metavar="DIR", help="a run directory, or a folder of them")
+    parser.add_argument("folder", metavar="DIR", help="a run, a folder of runs, or a sweep")
     parser.add_argument("--once", action="store_true", help="print what is known, and end")
     parser.add_argument("--json", action="store_true", help="as JSON, one line each time")
     parser.add_argument(
@@ -34,26 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print until Ctrl-C, or until all runs have ended."""
-    from hpcflow.report import run_watch
-
     if not 0 < args.every < LONGEST_S:
         err(f"hpcflow watch: --every {args.every:g}: give a time of more than 0 seconds")
         return 2
-    runs: dict[Path, run_watch.WatchedRun] = {}
     is_terminal = sys.stdout.isatty() and not args.json
     try:
+        look = _look_at(Path(args.folder))
         while True:
-            for folder in run_watch.runs_in(Path(args.folder)):  # new ones may have begun
-                runs.setdefault(folder, run_watch.WatchedRun(folder))
-            known = [run.look() for run in runs.values()]
-            if args.json:
-                plain = [_plain(one) for one in known]
-                out(json.dumps({"format": "hpcflow-watch-1", "runs": plain}, allow_nan=False))
-            else:
-                if is_terminal:
-                    clear_screen()
-                out(run_watch.as_table(known) if len(known) > 1 else run_watch.shown(known[0]))
-            if args.once or not any(map(_goes_on, known)):
+            data, text, goes_on = look()
+            if is_terminal:
+                clear_screen()
+            out(json.dumps(data, allow_nan=False) if args.json else text())
+            if args.once or not goes_on:
                 return 0
             time.sleep(args.every)
     except KeyboardInterrupt:
@@ -61,6 +54,45 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow watch: {error}")
         return 1
+
+
+Look = tuple[dict[str, Any], Callable[[], str], bool]  # as JSON, as text, whether a run goes on
+
+
+def _look_at(folder: Path) -> Callable[[], Look]:
+    """A function that looks once: at a run, the runs of a folder, or those of a sweep."""
+    from hpcflow.sweep import sweep_watch
+
+    if not sweep_watch.is_sweep(folder):
+        return _of_runs(folder)
+    watched = sweep_watch.WatchedSweep(folder)
+
+    def look() -> Look:
+        ledger, found, known = watched.look()
+        data = sweep_watch.as_data(ledger, found)
+        return (
+            {**data, "running": list(map(_plain, known))},
+            lambda: sweep_watch.as_text(ledger, found, known),
+            not sweep_watch.is_over(found),
+        )
+
+    return look
+
+
+def _of_runs(folder: Path) -> Callable[[], Look]:
+    from hpcflow.report import run_watch
+
+    runs: dict[Path, run_watch.WatchedRun] = {}
+
+    def look() -> Look:
+        for place in run_watch.runs_in(folder):  # new ones may have begun
+            runs.setdefault(place, run_watch.WatchedRun(place))
+        known = [run.look() for run in runs.values()]
+        text = run_watch.as_table if len(known) > 1 else lambda all_of: run_watch.shown(all_of[0])
+        data = {"format": "hpcflow-watch-1", "runs": list(map(_plain, known))}
+        return data, lambda: text(known), any(map(_goes_on, known))
+
+    return look
 
 
 def _goes_on(known: dict[str, Any]) -> bool:

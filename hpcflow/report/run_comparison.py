@@ -12,7 +12,7 @@ from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.train.job_result import FIELDS
 
 LONGEST = 40  # characters of a value
-IGNORED_SETTINGS = ("run_dir",)  # settings that always differ
+IGNORED_SETTINGS = ("run_dir", "default_checkpoints")  # settings that always differ
 FLAG_VALUE = "yes"  # shown for an option without a value
 ARGUMENTS = "arguments"  # positional arguments of the script
 _NUMBER = re.compile(r"-\.?\d")

@@ -206,6 +206,18 @@ class Ledger:
                 self.record(run.name, RunState())
 
 
+def runs_of(path: str) -> list[str]:
+    """The run directories of a sweep that have begun; of any other folder, the folder itself."""
+    if not (Path(path) / SWEEP).is_file():
+        return [path]
+    ledger = Ledger.open(Path(path))
+    folders = [ledger.run_folder(run.name) for run in ledger.runs] if ledger is not None else []
+    found = [str(folder) for folder in folders if folder.is_dir()]
+    if not found:
+        raise HpcflowError(f"no run of {path} has begun", hint=f"hpcflow watch {path}")
+    return found
+
+
 def _damaged(path: Path) -> HpcflowError:
     return HpcflowError(
         f"{path} is not what hpcflow writes there", hint="give another folder by --out"

@@ -5,19 +5,22 @@ A run that has ended is read once; of the others a small file each time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcflow.report.run_watch import WatchedRun
+from hpcflow.errors import HpcflowError
+from hpcflow.platform.terminal_escaping import escape_line
+from hpcflow.report.run_watch import WatchedRun, as_table
 from hpcflow.sweep import run_ledger, sweep_table
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 
 MOST_SHOWN = 12  # runs that go on
 
 
-def opened(folder: Path) -> Ledger | None:
-    """The ledger in a folder; None if it is none."""
-    return Ledger.open(folder) if (folder / run_ledger.SWEEP).is_file() else None
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep or of a scaling study."""
+    return (folder / run_ledger.SWEEP).is_file()
 
 
 class WatchedSweep:
@@ -31,7 +34,8 @@ class WatchedSweep:
     def look(self) -> tuple[Ledger, list[tuple[LedgerRun, RunState]], list[dict[str, Any]]]:
         """The ledger, the state of each run, and what is known of those that go on."""
         ledger = Ledger.open(self._folder)
-        assert ledger is not None
+        if ledger is None:
+            raise HpcflowError(f"{self._folder} is no folder of a sweep any more")
         found = [(run, self._state(ledger, run.name)) for run in ledger.runs]
         going = [run.name for run, state in found if state.state == run_ledger.RUNNING]
         for name in going:
@@ -50,6 +54,14 @@ def is_over(found: list[tuple[LedgerRun, RunState]]) -> bool:
     return all(state.state in run_ledger.ENDED for _, state in found)
 
 
-def shown(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
-    """The counts of the states, the table of the runs, and what failed."""
-    return f"{ledger.folder}: {sweep_table.as_text(ledger, found)}"
+def as_data(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> dict[str, Any]:
+    """The results so far, as JSON."""
+    return sweep_table.as_data(ledger, found)
+
+
+def as_text(
+    ledger: Ledger, found: list[tuple[LedgerRun, RunState]], going: Sequence[dict[str, Any]]
+) -> str:
+    """The table of the runs, then those that go on."""
+    lines = [escape_line(str(ledger.folder)), sweep_table.as_text(ledger, found)]
+    return "\n".join([*lines, *([as_table(going)] if going else [])])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -229,6 +230,47 @@ def test_editing_the_script_does_not_change_runs_that_have_not_begun(place: Plac
     assert other.returncode == 2 and "train.py has changed since" in told
 
 
+@pytest.mark.slow
+def test_watch_and_report_show_a_sweep_while_it_runs_and_after(place: Place) -> None:
+    def ask(*words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "hpcflow", *words],
+            cwd=place.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+
+    (place.folder / "train.py").write_text(WATCHED)
+    words = ["train.py", *grid(3), "--at-once", "2", "--metric", "loss", "--mode", "max"]
+    command = place.start(*words)
+    place.wait_for("begin", 2)
+    data = json.loads(ask("watch", "sweeps/train", "--once", "--json"))
+    assert [run["state"] for run in data["runs"]] == ["running", "running", "pending"]
+    assert [run["name"] for run in data["running"]] == ["0000", "0001"]
+    (place.folder / "go").touch()
+    shown = ask("watch", "sweeps/train")  # until all have ended
+    command.communicate(timeout=60)
+    assert shown.rstrip().endswith("best: 0002, loss 2: run=2\n3 runs: 3 done")
+    table = ask("report", "sweeps/train", "--out", "out")
+    assert re.search(r"^0002 +2$", table, re.MULTILINE), table
+    assert "default_checkpoints" not in table and "--run" in table
+
+
+WATCHED = """
+import os, sys, time
+import hpcflow as hf
+w = hf.Variable(hf.zeros([1]))
+name = sys.argv[1].partition("=")[2]
+with hf.train.TrainingSession() as session:
+    with open("lines.txt", "a") as file:
+        file.write(f"begin {name} []\\n")
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+    session.result(loss=float(name))
+"""
 HALVING = """
 import argparse, json, os, pathlib
 options = argparse.ArgumentParser()
