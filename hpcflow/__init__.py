@@ -4,6 +4,13 @@
 same (`hpcflow help tf1` lists them). A submodule is imported when one of its names is first used.
 """
 
+import os as _os
+
+if _os.environ.get("HPCFLOW_PACK_FILE"):  # before any other module of hpcflow
+    from hpcflow.platform import pack_importer as _pack_importer
+
+    _pack_importer.use_pack_file(_os.path.dirname(__file__))
+
 from hpcflow import errors
 from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform import cpu_threads

@@ -66,6 +66,8 @@ class Settings:
     cuda_graphs: bool = True  # capture and replay steps on a GPU (help gpu)
     kernel_cache: str = ""  # folder of compiled kernels; "": in the user's cache folder; none: off
     plan_cache: str = ""  # folder of plans with their code; values as of kernel_cache
+    pack: str = "auto"  # `hpcflow run -n`: import hpcflow from one file: on, off, auto (help run)
+    pack_cache: str = ""  # folder of these files; values as of kernel_cache
     inject: str = ""  # injected faults for a rehearsal, separated by `;` (help faults)
     profile: bool = False  # profile some steps by operation (help profiling)
     trace: str = ""  # trace file of operations and waits, one per rank (FILE.RANK.json)
@@ -106,6 +108,7 @@ class Settings:
             "comm": ("auto", "mpi", "shared", "nccl"),
             "dense": ("servers", "replicas"),
             "save": ("background", "foreground"),
+            "pack": ("auto", "on", "off"),
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:

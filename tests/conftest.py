@@ -34,6 +34,7 @@ os.environ.setdefault(
     "HPCFLOW_KERNEL_CACHE", os.path.join(tempfile.gettempdir(), f"hpcflow-tests-{os.geteuid()}")
 )
 
+os.environ.setdefault("HPCFLOW_PACK_CACHE", os.environ["HPCFLOW_KERNEL_CACHE"])
 os.environ.setdefault("HPCFLOW_PLAN_CACHE", "none")  # what a test changes no plan is to remember
 
 # Several processes share the cores: threads of OpenMP that wait leave them to the others.

@@ -14,6 +14,7 @@ import sys
 import pytest
 
 from hpcflow.launch import launcher_detection
+from hpcflow.platform import pack_importer
 from tests.reach import NOBODY, reachable
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -36,7 +37,8 @@ with hf.train.TrainingSession() as sess, hf.train.Progress(data, 1) as progress:
     sess.wait()
     sess.result()
 """
-MOST_PACKED, MOST_UNPACKED = 60, 350  # files of ours that a rank opens before its first step
+# Files of ours that a rank opens before its first step, of a pack: three modules and the pack.
+MOST_PACKED, MOST_UNPACKED = 5, 350
 
 pytestmark = pytest.mark.skipif(
     launcher_detection.detect_launcher() is not None, reason="a job cannot start jobs"
@@ -127,26 +129,33 @@ def test_nothing_is_written_to_home_unasked(tmp_path: pathlib.Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} <= {"home", "run", "train.py", "__pycache__"}
 
 
-def opened(folder: pathlib.Path, n: int, path: str) -> list[int]:
-    """How many files of hpcflow each of `n` ranks opened before its first step was done."""
+def opened(folder: pathlib.Path, n: int, path: str, *command: str, **more: str) -> list[int]:
+    """How many files of hpcflow each of `n` ranks opened before its first step was done.
+
+    A rank is `python COMMAND SCRIPT`, with the variables `more`.
+    """
     folder.mkdir()
     script = folder / "train.py"
     script.write_text(TRAIN)
     rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
     watch = "exec strace -f --seccomp-bpf -qq -e trace=open,openat,access,faccessat"
-    watch += f" -o {folder}/rank-{rank}.calls {sys.executable} {script}"
-    done = on_ranks(n, ["sh", "-c", watch], PYTHONPATH=path, HPCFLOW_RUN_DIR=str(folder / "run"))
+    watch += f" -o {folder}/rank-{rank}.calls {sys.executable} {' '.join(command)} {script}"
+    more |= {"PYTHONPATH": path, "HPCFLOW_RUN_DIR": str(folder / "run")}
+    done = on_ranks(n, ["sh", "-c", watch], **more)
     assert done.returncode == 0, done.stderr
     counts = []
     for number in range(n):
         calls = (folder / f"rank-{number}.calls").read_text(errors="replace")
         assert MARK in calls
         before = calls[: calls.index(MARK)].splitlines()
-        files = [re.search(r'open(?:at)?\(.*"([^"]*/hpcflow/[^"]*)".*= \d+$', x) for x in before]
+        files = [
+            re.search(r'open(?:at)?\(.*"([^"]*(?:/hpcflow/[^"]*|\.pack))".*= \d+$', x)
+            for x in before
+        ]
         none = "O_DIRECTORY|O_CREAT"  # folders, and bytecode that is written
         names = {m.group(1) for m in files if m and not re.search(none, m.group(0))}
         # not kernels: who comes first compiles what the others read
-        counts.append(sum(name.endswith((".py", ".pyc", ".bin")) for name in names))
+        counts.append(sum(name.endswith((".py", ".pyc", ".bin", ".pack")) for name in names))
     return counts
 
 
@@ -165,6 +174,21 @@ def test_fewer_files_are_opened_of_a_pack(tmp_path: pathlib.Path) -> None:
     subprocess.run(pack, env=environ(), check=True, capture_output=True)
     found = opened(tmp_path / "run", 4, str(tmp_path / "pack"))
     assert 0 < max(found) <= MOST_PACKED, f"{found} files of hpcflow; at most {MOST_PACKED}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+@pytest.mark.parametrize("command", [[], ["-m", "hpcflow", "run"]], ids=["python", "hpcflow run"])
+def test_few_files_are_opened_of_the_pack_that_a_variable_names(
+    tmp_path: pathlib.Path, command: list[str]
+) -> None:
+    """So a job script of srun starts them."""
+    env = environ(HPCFLOW_PACK_CACHE=str(tmp_path / "packs"))
+    pack = [*PYTHON, "-m", "hpcflow", "pack"]
+    made = subprocess.run(pack, env=env, check=True, capture_output=True, text=True)
+    more = {"HPCFLOW_PACK_FILE": made.stdout.strip()}
+    four = opened(tmp_path / "4", 4, str(ROOT), *command, **more)
+    assert 0 < max(four) <= MOST_PACKED, f"{four} files of hpcflow; at most {MOST_PACKED}"
 
 
 LISTED = """
@@ -213,10 +237,13 @@ def test_a_pack_works_wherever_it_is_moved(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr  # a pack of a pack is its copy
     both = [tmp_path / name / "hpcflow" / "modules.bin" for name in ("moved", "again")]
     assert both[0].read_bytes() == both[1].read_bytes()
-    (tmp_path / "moved" / "hpcflow" / "modules.bin").write_bytes(b"\x01\x02\x03\x04" + b"0" * 9)
     load = [*PYTHON, "-c", "import hpcflow"]
-    done = subprocess.run(load, env=env, cwd=tmp_path, capture_output=True, text=True)
-    assert "packed by another Python" in done.stderr
+    foreign = b"\x01\x02\x03\x04" + b"0" * 9  # of another Python
+    whole = pack_importer.content_digest("modules.bin", foreign) + foreign
+    for content, says in ((whole, "packed by another Python"), (whole[:-1], "is damaged")):
+        both[0].write_bytes(content)
+        done = subprocess.run(load, env=env, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode and says in done.stderr
 
 
 @functools.cache

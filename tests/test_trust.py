@@ -24,12 +24,11 @@ CALLS += "np.memmap np.fromregex"
 ALLOWED = {
     # (file, what): why
     ("cli/pack.py", "marshal"): "code of this installation, packed and read by its own user",
-    ("cli/pack.py", "compile"): "the same",
     (
-        "cli/single_file_loader.py",
+        "platform/pack_importer.py",
         "marshal",
-    ): "the pack that PYTHONPATH names, as any module would be",
-    ("cli/single_file_loader.py", "exec"): "the same",
+    ): "the pack that HPCFLOW_PACK_FILE or PYTHONPATH names, as any module would be",
+    ("platform/pack_importer.py", "exec"): "the same",
     (
         "cli/job_feasibility.py",
         "compile",

@@ -1,8 +1,8 @@
-"""Show or remove the cached plans and compiled kernels.
+"""Show or remove the cached plans, compiled kernels and packs of hpcflow.
 
 A cached file is reused while graph, shapes, settings, versions and processor are the same. A
-removed file is created again when it is needed. The folders are those of HPCFLOW_PLAN_CACHE and
-HPCFLOW_KERNEL_CACHE.
+removed file is created again when it is needed. The folders are those of HPCFLOW_PLAN_CACHE,
+HPCFLOW_KERNEL_CACHE and HPCFLOW_PACK_CACHE.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from hpcflow.platform import artifact_cache
 from hpcflow.platform.artifact_cache import CachedFile, CacheFolder
 
 DAY_S = 86_400.0
-KINDS = (("plans", artifact_cache.PLANS), ("kernels", artifact_cache.KERNELS))
+KINDS = [
+    (kind.artifacts, kind)
+    for kind in (artifact_cache.PLANS, artifact_cache.KERNELS, artifact_cache.PACKS)
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

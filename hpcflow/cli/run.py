@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from hpcflow.cli.terminal_output import err
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import host_failure_tolerance, launcher_detection
+from hpcflow.launch.time_limit import LAUNCH_TIME, seconds_running
 from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
 from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
@@ -123,6 +124,10 @@ def main(args: argparse.Namespace) -> int:
             host_failure_tolerance.SupervisorConnection(place.rank) if place is not None else None
         )
         serving = enter()
+        if place is not None and place.rank == 0 and LAUNCH_TIME not in os.environ:
+            from hpcflow.cli import pack_choice
+
+            pack_choice.advise(place, settings)
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks have the same error
             err(f"hpcflow: {type(error).__name__}: {error}")
@@ -241,19 +246,27 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
 
     Errors: LaunchError if there is no launcher.
     """
+    from hpcflow.cli.pack_choice import pack_for_ranks
+    from hpcflow.platform import pack_importer
+
     program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *set_options(chosen)]
     program += [args.script, "--", *args.script_args]
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})
     if settings.run_dir:
         run_directory_lock.refuse_directory(Path(settings.run_dir), RUN_DIR)
-    start = launcher_detection.start_command(args.ranks, program, by_srun=not settings.survive)
+    packed, why = pack_for_ranks(settings, args.ranks)
+    environ = {k: v for k, v in os.environ.items() if k != pack_importer.VARIABLE} | packed
+    environ[LAUNCH_TIME] = f"{time.time() - seconds_running():.3f}"
+    by_srun = not settings.survive
+    start = launcher_detection.start_command(args.ranks, program, environ, by_srun=by_srun)
     if settings.survive:
         start = launcher_detection.with_survival_option(start)
     if args.hostfile:
         start = host_failure_tolerance.with_hosts(start, args.hostfile)
     noun = "rank" if args.ranks == 1 else "ranks"
-    err(f"hpcflow: starting {args.ranks} {noun} by {start.reason}")
+    one_file = f"; modules from one file, as {why}" if why else ""
+    err(f"hpcflow: starting {args.ranks} {noun} by {start.reason}{one_file}")
     sys.stdout.flush()
     try:
         if not start.reason.startswith("mpirun"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.launch import slurm_requeue
 from hpcflow.settings import Settings
 
+LAUNCH_TIME = "HPCFLOW_LAUNCH_TIME"  # set by `hpcflow run -n`: its start, in seconds since 1970
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -27,6 +29,18 @@ def seconds_running() -> float:
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+@functools.cache
+def launch_time() -> float:
+    """When this job was launched, in seconds since 1970: by `hpcflow run -n`, or this process.
+
+    It takes the variable LAUNCH_TIME out of the environment: it is not that of child processes.
+    """
+    now, text = time.time(), os.environ.pop(LAUNCH_TIME, "")
+    own = now - seconds_running()
+    launched = float(text) if re.fullmatch(r"\d{1,12}(\.\d+)?", text, re.ASCII) else own
+    return launched if launched <= now else own  # the clock of the launcher's host is ahead
 
 
 def seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Artifact cache: folders of compiled plans and kernels, shared by ranks and later runs.
+"""Artifact cache: folders of compiled plans, kernels and packs, shared by ranks and later runs.
 
 A file starts with a digest of its name and content. A file that was truncated, changed or renamed
 fails the check and is rebuilt. Some cached files are code that will run, so a cache folder must
@@ -34,15 +34,17 @@ def as_path(value: Any, label: str) -> Path:
 
 
 class CacheKind(NamedTuple):
-    """What a folder caches, the file extension, and the environment variable that names it."""
+    """What a folder caches, the file extension, the environment variable that names it, limit."""
 
     artifacts: str
     ending: str
     setting: str
+    most: int = MOST_FILES
 
 
 PLANS = CacheKind("plans", ".plan", "HPCFLOW_PLAN_CACHE")
 KERNELS = CacheKind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
+PACKS = CacheKind("packs", ".pack", "HPCFLOW_PACK_CACHE", 8)  # of several megabytes
 
 
 class CachedFile(NamedTuple):
@@ -56,8 +58,8 @@ class CachedFile(NamedTuple):
 class CacheFolder:
     """The cached files with one extension in a folder."""
 
-    def __init__(self, directory: Path, ending: str) -> None:
-        self.directory, self.ending = directory, ending
+    def __init__(self, directory: Path, ending: str, most: int = MOST_FILES) -> None:
+        self.directory, self.ending, self.most = directory, ending, most
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if it is missing or its digest does not match."""
@@ -79,8 +81,8 @@ class CacheFolder:
                 except OSError:
                     os.unlink(file.name)
                     raise
-            if len(self._paths()) > MOST_FILES:
-                for old in self.files()[: MOST_FILES // 4]:
+            if len(self._paths()) > self.most:
+                for old in self.files()[: self.most // 4]:
                     old.path.unlink()
 
     def files(self) -> list[CachedFile]:
@@ -130,7 +132,7 @@ def cache_place(kind: CacheKind, path: str = "") -> CacheFolder | None:
     path = path or os.environ.get(kind.setting, "")
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(path or os.path.join(home, "hpcflow", kind.artifacts))
-    return None if path == "none" else CacheFolder(folder, kind.ending)
+    return None if path == "none" else CacheFolder(folder, kind.ending, kind.most)
 
 
 def own_cache(kind: CacheKind, path: str = "") -> CacheFolder | None:

@@ -30,7 +30,15 @@ UNRELATED_SETTINGS = {  # settings that no plan depends on: output paths, how ra
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
     *("checkpoints", "stop_at", "save", "placement", "memory_limit", "profile"),
-    *("cuda_graphs", "random_seed", "default_checkpoints", "part_bytes", "writers_per_node"),
+    *(
+        "pack",
+        "pack_cache",
+        "cuda_graphs",
+        "random_seed",
+        "default_checkpoints",
+        "part_bytes",
+        "writers_per_node",
+    ),
 }
 
 
@@ -102,22 +110,33 @@ def _graph_facts(program: Program, graph: Graph) -> Iterator[list[Any]]:
 
 @functools.cache
 def source_fingerprint() -> str:
-    """Return a string that identifies the state of hpcflow's own files.
+    """Return a string that identifies the state of hpcflow's own files; a pack contains it."""
+    if os.environ.get("HPCFLOW_PACK_FILE"):
+        from hpcflow.platform.pack_importer import active_importer
 
-    A pack contains this string. For an installed package the stat of the first file counts, because
-    all files have the same age. In a checkout, where files are edited, all files count.
+        importer = active_importer()
+        if importer is not None:
+            return importer.fingerprint
+    return files_fingerprint()
+
+
+def files_fingerprint() -> str:
+    """Return the string for the files that are there now.
+
+    For an installed package the stat of the first file counts, because all files have the same age.
+    In a checkout, where files are edited, all files count.
     """
     top = Path(__file__).parents[2]
     if (top / PACKED).exists():
         return (top / PACKED).read_text()
     is_checkout = (top.parent / "pyproject.toml").exists()
-    stats = _file_stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
+    stats = file_stats(str(top)) if is_checkout else [(str(top), (top / "__init__.py").stat())]
     skip = len(str(top))  # a copy at another path is equal
     facts = sorted((path[skip:], stat.st_size, stat.st_mtime_ns) for path, stat in stats)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def _file_stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+def file_stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield path and stat of all Python files below a folder.
 
     This is a few hundred files, before each first step.
@@ -127,4 +146,4 @@ def _file_stats(folder: str) -> Iterator[tuple[str, os.stat_result]]:
             if entry.name.endswith(".py"):
                 yield entry.path, entry.stat()
             elif entry.is_dir() and entry.name != "__pycache__":
-                yield from _file_stats(entry.path)
+                yield from file_stats(entry.path)

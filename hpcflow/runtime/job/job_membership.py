@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -90,9 +91,19 @@ def join_job(**given: object) -> RankContext:
             _current = RankContext(settings)
         else:
             _current = _create_context(settings, place)
+        _tell_missing_pack()
         sys.excepthook = functools.partial(abort_on_error.on_error, _current, sys.excepthook)
         atexit.register(_current.leave)
     return _current
+
+
+def _tell_missing_pack() -> None:
+    """Warn if the pack that HPCFLOW_PACK_FILE names could not be used."""
+    if os.environ.get("HPCFLOW_PACK_FILE"):
+        from hpcflow.platform.pack_importer import problems
+
+        for text in problems:
+            logger.warning("hpcflow is imported file by file: %s", text)
 
 
 def register_leave() -> None:
