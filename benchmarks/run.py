@@ -64,6 +64,7 @@ PLAN = (
     Benchmark("convnets", "convnets.py --batch 2 --rounds 1 --repeats 2", ALL),
     Benchmark("imports", "imports.py --rounds 1", ALL),
     Benchmark("first_step", "first_step.py --repeats 4", ALL),
+    Benchmark("startup_files", "startup_files.py"),
     Benchmark(
         "compile_cost",
         "compile_cost.py --nets mlp_sgd lenet transformer lstm_full --repeats 2",
