@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcflow.cli import main as cli
+from hpcflow.launch import time_limit
 from hpcflow.report import run_summary, run_tables, scaling_plots
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +84,85 @@ def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
     manifest = json.loads((path / "manifest.json").read_text()) | {"finished": False}
     (path / "manifest.json").write_text(json.dumps(manifest | {"stragglers": slow}))
     assert run_summary.load([str(path)])[0].stragglers == slow
+
+
+def test_the_time_to_the_first_step_is_shown_by_ranks(tmp_path: Path) -> None:
+    """Of a run that has not ended the manifest tells it; of an old one nothing does."""
+    paths = [
+        write(tmp_path / "one", 1, 64, 1000.0, said={"seconds_to_first_step": 2.5}),
+        write(tmp_path / "two", 2, 64, 1900.0, said={"seconds_to_first_step": 125.0}),
+        write(tmp_path / "three", 2, 64, 1900.0, said={"seconds_to_first_step": 65}),
+        write(tmp_path / "old", 4, 64, 3000.0),
+        write(
+            tmp_path / "killed", 4, 64, 1.0, manifest={"seconds_to_first_step": 7.0}, finished=False
+        ),
+        write(tmp_path / "wrong", 8, 64, 1.0, said={"seconds_to_first_step": "soon"}),
+    ]
+    runs = run_summary.load(paths)
+    assert [r.seconds_to_first_step for r in runs] == [2.5, 125.0, 65, None, 7.0, None]
+    assert runs[-1].faults and not runs[0].faults
+    (curve,) = (c for c in run_summary.scalings(runs[:4]) if c.kind == "strong")
+    assert [p.seconds_to_first_step for p in curve.points] == [2.5, 95.0, None]
+    told = run_tables.as_text(runs[:4], [curve])
+    assert "2:05 min" in told and "95 s" in told
+    assert cli.main(["report", *paths[:4], "--json", str(tmp_path / "f.json")]) == 0
+    figures = json.loads((tmp_path / "f.json").read_text())
+    assert [r["seconds_to_first_step"] for r in figures["runs"]] == [2.5, 125.0, 65, None]
+    (points,) = (c["points"] for c in figures["scaling"] if c["kind"] == "strong")
+    assert [p["seconds_to_first_step"] for p in points] == [2.5, 95.0, None]
+
+
+FIRST_STEP = """
+import os, sys, time
+import hpcflow as hf
+import numpy as np
+x = hf.placeholder(hf.float32, [None, 2])
+w = hf.Variable(hf.zeros([2, 1]))
+train = hf.train.GradientDescentOptimizer(0.1).minimize(hf.reduce_mean(hf.matmul(x, w)))
+data = hf.data.Dataset({x: np.ones((32, 2), "float32")}, batch=8)
+with hf.train.TrainingSession() as sess:
+    assert "HPCFLOW_LAUNCH_TIME" in os.environ
+    for i, batch in enumerate(data.epochs(1)):
+        sess.step(train, batch)
+        if i == 0:
+            assert "HPCFLOW_LAUNCH_TIME" not in os.environ
+            print(f"first {time.time()}", flush=True)
+        time.sleep(0.2)
+    sess.wait()
+    sess.result()
+"""
+
+
+@pytest.mark.slow
+def test_the_time_to_the_first_step_begins_with_the_launcher(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FIRST_STEP)
+    run = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--run-dir", "run", "train.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    began = time.time()
+    done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ends = [float(m) - began for m in re.findall(r"first ([0-9.]+)", done.stdout)]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert len(ends) == 2
+    assert result["seconds_to_first_step"] == pytest.approx(max(ends), abs=0.3)
+    assert manifest["seconds_to_first_step"] == pytest.approx(max(ends), abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("text", "launched"), [("1000.5", True), ("99999999999", False), ("soon", False), ("", False)]
+)
+def test_a_launch_time_that_cannot_be_is_that_of_the_process(
+    text: str, launched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(time_limit.LAUNCH_TIME, text)
+    time_limit.launch_time.cache_clear()
+    own = time.time() - time_limit.seconds_running()
+    try:
+        assert time_limit.launch_time() == pytest.approx(1000.5 if launched else own, abs=0.1)
+        assert time_limit.LAUNCH_TIME not in os.environ
+    finally:
+        time_limit.launch_time.cache_clear()
 
 
 def test_modes_are_not_mixed_and_begin_with_the_single_rank(tmp_path: Path) -> None:

@@ -54,6 +54,16 @@ def test_an_efficiency_above_one_is_not_passed_over() -> None:
     assert "above 1" not in scaling_study.as_text(scaling_study.study(rates, "strong"))
 
 
+def test_the_time_to_the_first_step_is_the_median_by_number_of_ranks() -> None:
+    rates = {(1, 1): [100.0] * 3, (4, 4): [300.0] * 3}
+    found = scaling_study.study(rates, "strong", {(4, 4): [3.0, 9.0, 4.0]})
+    assert [point.seconds_to_first_step for point in found.points] == [None, 4.0]
+    rows = [line.split() for line in scaling_study.as_text(found).splitlines()]
+    assert rows[2][-1] == "-" and rows[3][-2:] == ["4", "s"]
+    table = list(csv.DictReader(scaling_study.as_csv(found).splitlines()))
+    assert [row["seconds_to_first_step"] for row in table] == ["", "4.0"]
+
+
 @pytest.mark.parametrize(
     "words",
     [

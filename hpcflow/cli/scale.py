@@ -206,17 +206,21 @@ def _submit(ledger: Ledger, args: argparse.Namespace) -> bool:
 
 def _tell(ledger: Ledger) -> int:
     """Print and write the study of the runs that have a rate; returns the exit code."""
-    from hpcflow.report import run_page, scaling_study
+    from hpcflow.report import run_page, run_summary, scaling_study
     from hpcflow.sweep import run_ledger
     from hpcflow.train.result_files import write_text
 
     rates: dict[tuple[int, int], list[float]] = {}
+    firsts: dict[tuple[int, int], list[float]] = {}
     good, failed = [], 0
     for run in ledger.runs:
         state, place = ledger.state(run.name), ledger.run_folder(run.name)
         if state.state == run_ledger.DONE and state.value:
             workers = run.ranks - int(run.settings.get("ps", 0))
             rates.setdefault((run.ranks, workers), []).append(state.value)
+            (found,) = run_summary.load([str(place)], is_over=True)
+            if found.seconds_to_first_step is not None:
+                firsts.setdefault((run.ranks, workers), []).append(found.seconds_to_first_step)
             good.append(place)
             continue
         failed += 1
@@ -228,13 +232,14 @@ def _tell(ledger: Ledger) -> int:
     if not rates:
         err(f"hpcflow scale: no run in {ledger.folder} has a result with {RATE}")
         return 1
-    found = scaling_study.study(rates, "weak" if ledger.spec.get("weak") else "strong")
-    out(scaling_study.as_text(found))
+    kind = "weak" if ledger.spec.get("weak") else "strong"
+    study = scaling_study.study(rates, kind, firsts)
+    out(scaling_study.as_text(study))
     _limits(good[-1])
     try:
-        data = json.dumps(scaling_study.as_data(found), indent=1) + "\n"
+        data = json.dumps(scaling_study.as_data(study), indent=1) + "\n"
         write_text(ledger.folder / "scaling.json", data)
-        write_text(ledger.folder / "scaling.csv", scaling_study.as_csv(found))
+        write_text(ledger.folder / "scaling.csv", scaling_study.as_csv(study))
         write_text(ledger.folder / "report.html", run_page.page_of([*map(str, good)]).text)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow scale: {error}")

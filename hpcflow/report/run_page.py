@@ -85,6 +85,7 @@ def page_data(
                 "batch": view.run.batch,
                 "steps": view.run.steps,
                 "seconds": view.run.seconds,
+                "seconds_to_first_step": view.run.seconds_to_first_step,
                 "samples_per_second": view.run.rate,
                 "results": view.results,
                 "last": {

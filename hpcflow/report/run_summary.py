@@ -37,6 +37,7 @@ class RunSummary:
     batch: int = 0  # the global batch
     rate: float = 0.0  # samples/s of all workers together
     seconds: float = 0.0
+    seconds_to_first_step: float | None = None  # since the launch of the job
     input_wait: float | None = None  # seconds of waiting for input, mean of the workers
     waited: float | None = None  # seconds of waiting for other ranks in steps, mean of the workers
     stragglers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -120,6 +121,7 @@ def _load(folder: Path, name: str, is_over: bool | None) -> RunSummary:
         batch=manifest.count("batch"),
         rate=result.number("samples_per_second") or (statistics.median(rates) if rates else 0.0),
         seconds=result.number("seconds") or last.get("seconds", 0.0),
+        seconds_to_first_step=source.get("seconds_to_first_step", float, None),
         input_wait=mean(result.get("input_wait_seconds", [float], [])),
         waited=mean(result.get("wait_seconds", [float], [])),
         stragglers=source.get("stragglers", [SLOW], []),
@@ -177,9 +179,15 @@ def _mode(run: RunSummary) -> str:
 
 def _points(runs: Sequence[RunSummary]) -> list[ScalingPoint]:
     """The points of runs by their workers; servers are ranks, but no workers."""
-    rates: dict[int, list[float]] = {}
     ranks: dict[int, int] = {}
     for run in runs:
-        rates.setdefault(run.workers, []).append(run.rate)
         ranks[run.workers] = min(run.ranks, ranks.get(run.workers, run.ranks))
-    return scaling_points({(ranks[n], n): found for n, found in rates.items()})
+    rates: dict[tuple[int, int], list[float]] = {}
+    firsts: dict[tuple[int, int], list[float]] = {}
+    for run in runs:
+        rates.setdefault((ranks[run.workers], run.workers), []).append(run.rate)
+        if run.seconds_to_first_step is not None:
+            firsts.setdefault((ranks[run.workers], run.workers), []).append(
+                run.seconds_to_first_step
+            )
+    return scaling_points(rates, firsts)

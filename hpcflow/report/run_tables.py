@@ -46,16 +46,17 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
                 f"{p.efficiency:.0%}",
                 interval_text(p),
                 f"{p.runs}",
+                first_step_text(p.seconds_to_first_step),
             ]
             for p in curve.points
         ]
-        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs"]
+        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs", "first step"]
         parts.append(f"{curve.kind} scaling: {curve.description}\n{table(head, rows)}")
     return "\n\n".join(parts) + "\n"
 
 
 _HEAD = ["run", "mode", "workers", "servers", "nodes", "batch", "steps", "loss", "samples/s",
-         "time", "input wait", "rank wait", "state"]  # fmt: skip
+         "first step", "time", "input wait", "rank wait", "state"]  # fmt: skip
 
 
 def _row(run: RunSummary) -> list[str]:
@@ -71,6 +72,7 @@ def _row(run: RunSummary) -> list[str]:
         f"{run.steps or '-'}",
         f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
         f"{run.rate:,.0f}" if run.rate else "-",
+        first_step_text(run.seconds_to_first_step),
         duration(run.seconds),
         _waited(run, run.input_wait),
         _waited(run, run.waited),
@@ -116,6 +118,11 @@ def traffic_table(servers: Sequence[Mapping[str, Any]]) -> tuple[list[str], list
 
 
 _TRAFFIC_KINDS = ("predicted", "measured")
+
+
+def first_step_text(seconds: float | None) -> str:
+    """The time from the launch to the end of the first step."""
+    return "-" if seconds is None else duration(seconds)
 
 
 def _waited(run: RunSummary, waited: float | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 
@@ -24,16 +25,24 @@ class ScalingPoint(NamedTuple):
     efficiency: float
     efficiency_low: float
     efficiency_high: float
+    seconds_to_first_step: float | None = None  # median, since the launch of the job
 
 
-def scaling_points(rates: Mapping[tuple[int, int], Sequence[float]]) -> list[ScalingPoint]:
-    """The points of samples/s by (ranks, workers), fewest workers first; each needs a run."""
+def scaling_points(
+    rates: Mapping[tuple[int, int], Sequence[float]],
+    first_steps: Mapping[tuple[int, int], Sequence[float]] = MappingProxyType({}),
+) -> list[ScalingPoint]:
+    """The points of samples/s by (ranks, workers), fewest workers first; each needs a run.
+
+    `first_steps` are the seconds from the launch to the first step of the runs that have them.
+    """
     by_workers = sorted(rates.items(), key=lambda row: row[0][::-1])
     points: list[ScalingPoint] = []
     for (ranks, workers), found in by_workers:
         (_, fewest), first = by_workers[0]
         base, times = statistics.median(first), workers / fewest
         rate, low, high = statistics.median(found), min(found), max(found)
+        to_step = first_steps.get((ranks, workers))
         points.append(
             ScalingPoint(
                 ranks,
@@ -46,6 +55,7 @@ def scaling_points(rates: Mapping[tuple[int, int], Sequence[float]]) -> list[Sca
                 rate / base / times,
                 low / max(first) / times,
                 high / min(first) / times,
+                statistics.median(to_step) if to_step else None,
             )
         )
     return points

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from hpcflow.report.run_tables import table
+from hpcflow.report.run_tables import first_step_text, table
 from hpcflow.report.scaling_points import ScalingPoint, interval_text, scaling_points
 
 SUSPICIOUS = 1.02  # an efficiency above that needs a cause
@@ -22,9 +23,16 @@ class Study(NamedTuple):
     remarks: list[str]
 
 
-def study(rates: Mapping[tuple[int, int], Sequence[float]], kind: str) -> Study:
-    """The study of samples/s by (ranks, workers); each needs at least one run."""
-    points = scaling_points(rates)
+def study(
+    rates: Mapping[tuple[int, int], Sequence[float]],
+    kind: str,
+    first_steps: Mapping[tuple[int, int], Sequence[float]] = MappingProxyType({}),
+) -> Study:
+    """The study of samples/s by (ranks, workers); each needs at least one run.
+
+    `first_steps` are the seconds from the launch to the first step of the runs that have them.
+    """
+    points = scaling_points(rates, first_steps)
     part = parallel_part([(p.workers / points[0].workers, p.speedup) for p in points], kind)
     return Study(kind, points, part, _remarks(points))
 
@@ -60,6 +68,7 @@ def _remarks(points: Sequence[ScalingPoint]) -> list[str]:
 def as_text(found: Study) -> str:
     """The study as a table, with the fit."""
     head = ["ranks", "workers", "runs", "samples/s", "speedup", "efficiency", "interval"]
+    head.append("first step")
     rows = [
         [
             f"{p.ranks}",
@@ -69,6 +78,7 @@ def as_text(found: Study) -> str:
             f"{p.speedup:.2f}",
             f"{p.efficiency:.0%}",
             interval_text(p),
+            first_step_text(p.seconds_to_first_step),
         ]
         for p in found.points
     ]

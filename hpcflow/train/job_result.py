@@ -13,8 +13,9 @@ from hpcflow.runtime.profile import variable_traffic_counters
 # Names in result.json reserved for the session; the script sets others.
 FIELDS = frozenset(
     "mode ranks servers sync gradients replicas tasks_per_replica steps samples updates bytes_sent "
-    "messages_sent hosts compile memory lost seconds input_wait_seconds work_seconds wait_seconds "
-    "samples_per_second traffic warnings settings saves random_seed stragglers versions".split()
+    "messages_sent hosts compile memory lost seconds seconds_to_first_step input_wait_seconds "
+    "work_seconds wait_seconds samples_per_second traffic warnings settings saves random_seed "
+    "stragglers versions".split()
 )
 
 
@@ -26,6 +27,7 @@ def job_summary(
     ranks = sorted(reports, key=lambda r: r["rank"])
     seconds = max(r["seconds"] for r in workers)
     samples = sum(r["samples"] for r in workers)
+    firsts = [r["seconds_to_first_step"] for r in workers]
     return {
         "mode": context.cluster.mode,
         "ranks": context.size,
@@ -43,6 +45,7 @@ def job_summary(
         "memory": [r["memory"] for r in ranks],
         "lost": context.lost,
         "seconds": round(seconds, 6),
+        "seconds_to_first_step": max((s for s in firsts if s is not None), default=None),
         "input_wait_seconds": [r["input_wait_seconds"] for r in workers],
         "work_seconds": [r["work_seconds"] for r in workers],
         "wait_seconds": [r["wait_seconds"] for r in workers],

@@ -136,6 +136,11 @@ class RunLog:
                 {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}
             )
 
+    def first_step(self, seconds: float) -> None:
+        """Record the time from the launch of the job until the end of the chief's first step."""
+        self._manifest.update(seconds_to_first_step=seconds)
+        self._write_if_possible()
+
     def slow(self, stragglers: Sequence[Mapping[str, Any]]) -> None:
         """Record the persistent stragglers."""
         self._manifest.update(stragglers=stragglers)

@@ -12,6 +12,7 @@ from hpcflow.errors import CheckpointError
 from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.launch.time_limit import launch_time
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import logger, number_spans
 from hpcflow.ps.sync_rule import SyncRule
@@ -100,6 +101,7 @@ class TrainingSession(Session):
             self.heirs = DeadWorkerData(self.context, self.graph, number, self._meet_at_end)
         self._stragglers = StragglerDetector(self.context)
         self._begun: float | None = None
+        self._seconds_to_first_step: float | None = None
         self._met = True  # met the other workers since the last step
         self._initialize(self._finished())
         self._policies: list[PeriodicAction] = []
@@ -232,12 +234,15 @@ class TrainingSession(Session):
         """
         batch = restore_batch_position(batch, self.graph)
         self.between_steps()
-        if self._begun is None:
+        begins = self._begun is None
+        if begins:
             self._begun = time.perf_counter()
             self.pace.begin()
         self._met = False
         values = super().run(fetches, batch, options, run_metadata, deadline=deadline)
         self.pace.end(batch)
+        if begins:
+            self._first_step_is_done()
         self.steps += 1
         self.samples += getattr(batch, "size", 0)
         if self._checkpoints is not None:
@@ -247,6 +252,12 @@ class TrainingSession(Session):
         if self._exchange is not None:
             self._compare(self._exchange.step(self.pace))
         return values
+
+    def _first_step_is_done(self) -> None:
+        """Record the time since the launch of the job."""
+        self._seconds_to_first_step = round(time.time() - launch_time(), 3)
+        if self._log is not None:
+            self._log.first_step(self._seconds_to_first_step)
 
     def _compare(self, rows: Rows) -> None:
         """Detect stragglers, on the chief."""
@@ -479,6 +490,7 @@ class TrainingSession(Session):
             "steps": self.steps,
             "samples": self.samples,
             "seconds": self.seconds,
+            "seconds_to_first_step": self._seconds_to_first_step,
             "input_wait_seconds": round(waited, 6),
             "work_seconds": round(self.pace.work_seconds, 6),
             "wait_seconds": round(self.pace.wait_seconds, 6),
