@@ -13,7 +13,7 @@ import pytest
 from hpcflow.platform.install_hints import DISTRIBUTION, install_hint
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PLACES = ("benchmarks", "docs", "examples", "hpcflow", "jobs", "tests", "tools")
+PLACES = ("benchmarks", "docs", "examples", "hpcflow", "jobs", "packaging", "tests", "tools")
 # A tool that installs, then what it is given, to the end of the command.
 INSTALLER = re.compile(
     r"\b(?:pip3?|pipx|uvx?|conda|mamba|micromamba|poetry|pdm|easy_install)\b"
