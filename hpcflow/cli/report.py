@@ -3,7 +3,8 @@
 RUN is a run directory (`hpcflow run --run-dir DIR`), or the folder of a sweep. Runs of one script
 with different numbers of ranks are compared: strong scaling for equal global batches, weak scaling
 for equal batches per worker. --html writes one self-contained page, which a browser opens without a
-network, also of a run that goes on.
+network, also of a run that goes on. --csv, --wandb and --mlflow write the runs for other programs:
+metrics by step, config, results, state and times.
 Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
 """
 
@@ -33,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="write one page instead of --out's files")
     parser.add_argument("--json", metavar="FILE", help="write the page's figures as JSON")
+    parser.add_argument("--csv", metavar="FILE", help="write a table of run, step, metric, value")
+    parser.add_argument("--wandb", metavar="DIR", help="write offline runs of Weights & Biases")
+    parser.add_argument("--mlflow", metavar="DIR", help="add the runs to a file store of MLflow")
     parser.add_argument(
         "--baseline",
         action="append",
@@ -52,11 +56,13 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
-    if args.html or args.json:
-        return _write_page(args)
-    if args.redact or args.baseline:
-        err("hpcflow report: --redact and --baseline are for a page: give --html FILE")
+    exports = args.csv or args.wandb or args.mlflow
+    if (args.redact or args.baseline) and (exports or not (args.html or args.json)):
+        err("hpcflow report: --redact and --baseline are for a page: give --html FILE alone")
         return 2
+    if args.html or args.json or exports:
+        page = _write_page(args) if args.html or args.json else 0
+        return max(page, _export(args) if exports else 0)
     folder = Path(args.out)
     try:
         runs = run_summary.load(args.runs)
@@ -104,3 +110,28 @@ def _write_page(args: argparse.Namespace) -> int:
         return 1
     out(f"written: {', '.join(written)}")
     return int(any(run["faults"] for run in data.figures["runs"]))
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Write the runs for other programs."""
+    from hpcflow.report import experiment_trackers, run_export, run_page
+
+    try:
+        views = run_page.views_of(args.runs)
+        runs = [run_export.exported(view) for view in views if view.run.is_readable]
+        if args.csv:
+            write_text(Path(args.csv), run_export.as_csv(runs))
+            out(f"written: {args.csv}")
+        if args.wandb:
+            for folder in experiment_trackers.write_wandb(runs, Path(args.wandb)):
+                out(f"written: {folder}")
+        if args.mlflow:
+            ids = experiment_trackers.write_mlflow(runs, Path(args.mlflow))
+            out(f"written: {args.mlflow}, runs {', '.join(ids)}")
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return 1
+    faults = [f"{view.run.name}: {fault}" for view in views for fault in view.run.faults]
+    for fault in faults:
+        err(f"hpcflow report: {fault}")
+    return int(bool(faults))

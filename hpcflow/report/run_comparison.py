@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"-\.?\d")
 
 def options(manifest: FileFacts) -> dict[str, str]:
     """The script's options and arguments, the settings, versions and the commit, by name."""
-    by_name = script_options(_words(manifest))
+    by_name = script_options(script_words(manifest))
     settings = manifest.get("settings", {}, {})
     by_name |= {name: value for name, value in settings.items() if name not in IGNORED_SETTINGS}
     by_name |= manifest.get("versions", {}, {})
@@ -45,7 +45,7 @@ def script_options(words: Sequence[str]) -> dict[str, str]:
     return {name: " ".join(values) or FLAG_VALUE for name, values in option_words.items()}
 
 
-def _words(manifest: FileFacts) -> list[str]:
+def script_words(manifest: FileFacts) -> list[str]:
     """The words of the command line after the script."""
     command: list[str] = manifest.get("command", [str], [])
     name = os.path.basename(manifest.get("script", str, ""))

@@ -75,8 +75,8 @@ def has_type(value: Any, shape: Any) -> bool:
 def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
     """The rows of metrics.csv as numbers; [] if there is no such file.
 
-    If a resumed run repeated steps, the last repetition counts. The names of metrics are converted
-    to one line.
+    If a resumed run repeated steps, the last repetition counts. The values of a validation are in
+    the row of its step. The names of metrics are converted to one line.
     """
     try:
         text_rows = read_rows(path)
@@ -93,6 +93,9 @@ def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
         if row is None:
             bad += 1
             continue
+        if rows and rows[-1]["step"] == row["step"] and not _metrics(row) & _metrics(rows[-1]):
+            rows[-1] = row | rows[-1]  # a validation after the step
+            continue
         while rows and rows[-1]["step"] >= row["step"]:
             rows.pop()
         if rows and 0 <= row.get("seconds", 0) - rows[-1].get("seconds", 0) < SHORTEST_S:
@@ -101,6 +104,10 @@ def rows_of(path: Path, faults: list[str]) -> list[dict[str, float]]:
     if bad > 1:  # one may be the last row, truncated when the run was killed
         faults.append(f"{path}: {bad:,} of {len(text_rows):,} rows are no numbers")
     return rows
+
+
+def _metrics(row: Mapping[str, float]) -> set[str]:
+    return set(row) - set(COLUMNS)
 
 
 def _numbers(words: Mapping[str, str]) -> dict[str, float] | None:
