@@ -70,6 +70,7 @@ class Settings:
     pack_cache: str = ""  # folder of these files; values as of kernel_cache
     inject: str = ""  # injected faults for a rehearsal, separated by `;` (help faults)
     profile: bool = False  # profile some steps by operation (help profiling)
+    full_traceback: bool = False  # tracebacks of errors also show frames of libraries
     trace: str = ""  # trace file of operations and waits, one per rank (FILE.RANK.json)
 
     @classmethod

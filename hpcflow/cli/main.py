@@ -9,6 +9,7 @@ or after the script, all other options are passed to the script, and `args.scrip
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import re
 import sys
@@ -111,9 +112,11 @@ def split_script(
             script_args.append(word)
         elif word.startswith("-"):
             usual = USUAL.get(name) if USUAL.get(name) in options else None
+            near = difflib.get_close_matches(name, options, n=1)
             parser.error(
                 f"unknown option {word}; "
                 + (f"use {usual}" if usual else "put options of the script after the script")
+                + (f"; did you mean {near[0]}?" if near and not usual else "")
             )
         else:
             script = word

@@ -13,17 +13,20 @@ import runpy
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hpcflow.cli.terminal_output import err
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import host_failure_tolerance, launcher_detection
 from hpcflow.launch.time_limit import LAUNCH_TIME, seconds_running
-from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
+from hpcflow.monitoring import failure_summary, run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
+from hpcflow.monitoring.stack_dump import raised_at
 from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
 from hpcflow.platform import fault_specification
 from hpcflow.ps import script_rules
@@ -131,6 +134,10 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         if place is None or place.rank == 0:  # the other ranks have the same error
             err(f"hpcflow: {type(error).__name__}: {error}")
+            cause = f"{type(error).__name__}: {error.message}"
+            failure_summary.write_summary(
+                range(place.size if place else 1), cause, None, error.hint
+            )
         else:
             time.sleep(LET_RANK_0_SPEAK_S)
         return 2
@@ -143,6 +150,8 @@ def main(args: argparse.Namespace) -> int:
         code = run_script(args.script, args.script_args)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if code and place is not None:
+            _summarize_exit(end, code, place.rank)
         raise
     finally:
         if line is not None:
@@ -150,6 +159,15 @@ def main(args: argparse.Namespace) -> int:
         if page is not None:
             page.close()
     return code
+
+
+def _summarize_exit(end: SystemExit, code: int, rank: int) -> None:
+    """Leave the line of the script that ended it, for the last line of `hpcflow run -n N`."""
+    text = "" if isinstance(end.code, int) else f": {end.code}"
+    cause = f"the script ended with exit code {code}{text}"
+    failure_summary.write_summary(
+        [rank], cause, raised_at(end), "`hpcflow help exit-codes` lists those of hpcflow"
+    )
 
 
 def live_page(settings: Settings) -> LivePage | None:
@@ -179,11 +197,12 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or name not in fields:
-            near = get_close_matches(name, fields, n=1) or fields
+            near = get_close_matches(name, fields, n=1)
+            field = f" with FIELD {near[0]}" if near else ": `hpcflow help settings` lists all"
             raise LaunchError(
                 f"--set {text}: "
                 + ("there is no such setting" if equals else "the value is missing"),
-                hint=f"write --set FIELD=VALUE with FIELD {' or '.join(near)}",
+                hint=f"write --set FIELD=VALUE{field}",
             )
         chosen[name] = value
     return {PREFIX + name.upper(): value for name, value in chosen.items()}
@@ -204,7 +223,10 @@ def check(
     Errors: LaunchError naming the option and a valid number.
     """
     if requested_ranks is not None and requested_ranks < 1:
-        raise LaunchError(f"-n {requested_ranks}: there must be at least one rank")
+        raise LaunchError(
+            f"-n {requested_ranks}: there must be at least one rank",
+            hint="give the number of ranks, or leave -n out for one rank",
+        )
     if (
         requested_ranks is not None
         and launched_rank is not None
@@ -272,7 +294,11 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
         if not start.reason.startswith("mpirun"):
             start.become()
         several = host_failure_tolerance.spans_hosts(start, args.hostfile)
-        code = run_mpirun(start, args.ranks, settings, several)
+        with failure_summary.SummaryReader(settings.run_dir) as summary:
+            start.env.update(summary.variables())
+            code = run_mpirun(start, args.ranks, settings, several)
+            if code:  # mpirun's last line may be incomplete
+                err(f"\nhpcflow: {summary.last_lines(code)}")
         if code and settings.run_dir and settings.page:  # the ranks may have been killed
             from hpcflow.report.live_page import write_last_page
 
@@ -349,7 +375,19 @@ def run_script(script: str, script_args: list[str]) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
+        if isinstance(error, IndexError) and "sys.argv" in _last_line(trace):
+            given = f"{len(script_args)} argument{'' if len(script_args) == 1 else 's'}"
+            error.args = (
+                f"{error}: the script was given {given}\n"
+                f"  next  give them after the script: hpcflow run {script} ARGUMENT ...",
+            )
         shown = error.with_traceback(trace)  # None if the script did not begin (syntax error)
         sys.excepthook(type(shown), shown, shown.__traceback__)
         return 1
     return 0
+
+
+def _last_line(trace: TracebackType | None) -> str:
+    """The source of the line where an error was raised."""
+    frames = traceback.extract_tb(trace)
+    return (frames[-1].line or "") if frames else ""

@@ -19,6 +19,7 @@ from hpcflow.data.speed_weighted_sharding import SpeedBalance
 from hpcflow.errors import DataError, HpcflowError, ShapeError
 from hpcflow.graph.graph import Graph, Tensor
 from hpcflow.ops.replicas.replica_ops import replica_share
+from hpcflow.platform.exception_translation import user_line
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.runtime.failure.shard_reassignment import BatchPosition, DataShard, ShardAssignment
 from hpcflow.runtime.job.rank_context import RankContext
@@ -211,7 +212,8 @@ class ShardedBatches:
         if self._is_synchronous and min(self.shares) == 0 and self.context.is_chief:
             say_once(
                 f"a batch of {self._full():,} leaves {self.shares.count(0)} of {self.replicas} "
-                "workers without samples; use fewer ranks, or larger batches"
+                f"workers without samples ({user_line()})\n"
+                "  next  use fewer ranks, or larger batches"
             )
 
     def _batches(

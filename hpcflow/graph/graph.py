@@ -110,10 +110,21 @@ class Tensor(OverloadedOperand["Tensor"]):
         )
 
     def __float__(self) -> float:
-        raise TypeError(_no_value(self, "float()"))
+        raise _value_error(self, "float()")
 
     def __int__(self) -> int:
-        raise TypeError(_no_value(self, "int()"))
+        raise _value_error(self, "int()")
+
+    def __index__(self) -> int:
+        raise _value_error(self, "an index")
+
+    def __format__(self, form: str) -> str:
+        if form:
+            raise _value_error(self, f"the format {form!r}")
+        return str(self)
+
+    def __str__(self) -> str:
+        return f"{self!r:}"[:-1] + f", made at {self.op.line}; session.run(tensor) computes it>"
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_VALUES:
@@ -121,7 +132,12 @@ class Tensor(OverloadedOperand["Tensor"]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Tensor]:
-        raise GraphError("a tensor cannot be iterated over", op=self.op.name, line=self.op.line)
+        raise GraphError(
+            "a tensor cannot be iterated over while the graph is built",
+            op=self.op.name,
+            line=self.op.line,
+            hint="hf.unstack(tensor) is the list of its rows, hf.map_fn a loop over them",
+        )
 
     def __len__(self) -> int:
         raise GraphError(
@@ -136,6 +152,15 @@ def _no_value(t: Tensor, what: str) -> str:
     """The message for what needs a value: a tensor of a graph has one in a session's run only."""
     instead = "hf.cast(tensor, dtype)" if what == ".astype" else "session.run(tensor)"
     return f"{what} of {t!r}: a tensor has no value while the graph is built; use {instead}"
+
+
+def _value_error(t: Tensor, what: str) -> ArgumentError:
+    """The error for what needs a number."""
+    return ArgumentError(
+        f"{what} of {t!r}: a tensor has no value while the graph is built",
+        line=user_line(),
+        hint="use session.run(tensor) for its value, hf's functions to compute with it",
+    )
 
 
 def _check_shared_name(name: Any) -> None:
@@ -253,7 +278,8 @@ class Graph:
         try:
             return self._by_name[name]
         except KeyError:
-            raise GraphError(f"no operation is called {name!r}", hint=self._near(name)) from None
+            hint = self._near(name) or "graph.get_operations() lists all, each with its name"
+            raise GraphError(f"no operation is called {name!r}", hint=hint) from None
 
     def as_graph_element(
         self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
@@ -372,7 +398,10 @@ class Graph:
     def adopt(self, t: Tensor) -> Tensor:
         """The tensor of this graph for `t`; GraphError if `t` is of another graph."""
         if t.op.graph is not self:
-            raise GraphError(f"input {t.name!r} belongs to another graph")
+            raise GraphError(
+                f"input {t.name!r} belongs to another graph; it was made at {t.op.line}",
+                hint="make both inside the same `with graph.as_default():`",
+            )
         return t
 
     def origin(self, t: Tensor) -> Tensor | None:

@@ -12,8 +12,34 @@ OPERATORS: dict[str, Callable[..., Any]] = {}  # filled by hpcflow.ops: operator
 class OverloadedOperand(Generic[Result]):
     """Base of operands of Python operators; `Result` is the class of tensors."""
 
-    __array_priority__ = 100  # so that NumPy calls __radd__ for `array + tensor`
     __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        from hpcflow.graph.numpy_names import ufunc_result
+
+        return ufunc_result(ufunc, method, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
+        from hpcflow.graph.numpy_names import function_result
+
+        return function_result(function, given, options)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        from hpcflow.graph.numpy_names import refusal
+
+        raise refusal("asarray", self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same object; a comparison of values in a script is warned of."""
+        if self is other:
+            return True
+        if isinstance(other, (bool, int, float)) or hasattr(type(other), "__array__"):
+            from hpcflow.graph.compared_objects import warn_of_comparison
+
+            warn_of_comparison(self, other)
+        return False
+
+    __hash__ = object.__hash__
 
     def __add__(self, other: Any) -> Result:
         return OPERATORS["add"](self, other)

@@ -20,6 +20,7 @@ LIBRARY_FOLDERS = (
     PACKAGE,
     *{p for p in map(os.path.dirname, (os.__file__, threading.__file__)) if p},
 )
+INSTALLED = ("/site-packages/", "/dist-packages/")  # also those of a virtual environment
 LEAST_BYTES = 1 << 20  # between two samples; less is not saving or loading
 STOPPED, DEBUGGED, DEAD = "T", "t", "ZX?"  # values of process_state
 
@@ -69,10 +70,14 @@ def raised_at(error: BaseException) -> str:
     return position
 
 
+def is_library_file(file: str) -> bool:
+    """Whether code of this file belongs to hpcflow, generated code or an installed library."""
+    installed = any(name in file for name in INSTALLED)
+    return (installed or file.startswith((*LIBRARY_FOLDERS, "<"))) and not file.startswith("<stdin")
+
+
 def _is_ours(frame: FrameType) -> bool:
-    """Whether the frame belongs to hpcflow, generated code or an installed library."""
-    file = frame.f_code.co_filename
-    return file.startswith((*LIBRARY_FOLDERS, "<")) and not file.startswith("<stdin")
+    return is_library_file(frame.f_code.co_filename)
 
 
 def _line(frame: FrameType) -> str:

@@ -155,8 +155,20 @@ def _translated_error(
     message = f"{name}({', '.join(texts)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
         return OutOfMemoryError(message, line=user_line(), hint="ask for less at a time")
-    hint = f"help({name}) tells what it takes"
+    hint = _near_keyword(function, str(error)) or f"help({name}) tells what it takes"
     return ArgumentError(f"these arguments do not fit: {message}", line=user_line(), hint=hint)
+
+
+def _near_keyword(function: Callable[..., Any], message: str) -> str:
+    """The hint for a misspelt keyword argument; "" for other errors."""
+    import difflib
+    import inspect
+    import re
+
+    given = re.search(r"unexpected keyword argument '(\w+)'", message)
+    known = list(inspect.signature(function).parameters) if given else []
+    near = difflib.get_close_matches(given[1], known, n=1) if given else []
+    return f"did you mean {near[0]}=?" if near else ""
 
 
 def _public_name(function: Callable[..., Any], args: Any) -> str:
@@ -174,6 +186,11 @@ def _public_name(function: Callable[..., Any], args: Any) -> str:
 def value_text(value: Any) -> str:
     """Short text of an argument for a message; works for large, endless or unprintable values."""
     return _SHORT.repr(value)
+
+
+def is_package_file(file: str) -> bool:
+    """Whether code of this file is hpcflow's."""
+    return file.startswith(_PACKAGE)
 
 
 def user_line() -> str:

@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from hpcflow.errors import CheckpointError
 from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.launch.time_limit import launch_time
 from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.platform.exception_translation import user_line
 from hpcflow.platform.rank_logging import logger, number_spans
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import rule
@@ -34,6 +37,7 @@ from hpcflow.train.straggler_detection import StragglerDetector
 
 if TYPE_CHECKING:
     from hpcflow.train.checkpoint_manager import CheckpointManager
+    from hpcflow.train.equal_feeds_warning import EqualFeeds
     from hpcflow.train.every_n_steps_or_secs import PeriodicAction
     from hpcflow.train.saver import Saver
 
@@ -100,6 +104,8 @@ class TrainingSession(Session):
             number = self._exchange.number
             self.heirs = DeadWorkerData(self.context, self.graph, number, self._meet_at_end)
         self._stragglers = StragglerDetector(self.context)
+        self._has_nan = False  # a fetched number was NaN
+        self._equal_feeds = self._watch_feeds()
         self._begun: float | None = None
         self._seconds_to_first_step: float | None = None
         self._met = True  # met the other workers since the last step
@@ -245,6 +251,10 @@ class TrainingSession(Session):
             self._first_step_is_done()
         self.steps += 1
         self.samples += getattr(batch, "size", 0)
+        if not self._has_nan and (nan := _nan_fetch(fetches, values)) is not None:
+            self._warn_of_nan(nan, batch)
+        if self._equal_feeds is not None and not self._equal_feeds.step(batch):
+            self._equal_feeds = None
         if self._checkpoints is not None:
             self._checkpoints.count(batch)
         if self.heirs is not None:
@@ -258,6 +268,28 @@ class TrainingSession(Session):
         self._seconds_to_first_step = round(time.time() - launch_time(), 3)
         if self._log is not None:
             self._log.first_step(self._seconds_to_first_step)
+
+    def _watch_feeds(self) -> EqualFeeds | None:
+        """What compares the first batches of synchronous replicas; None for others."""
+        ledger = self.context.executor.ledger
+        if ledger is None or not self.context.cluster.joins or self.context.roles.replicas == 1:
+            return None
+        from hpcflow.train.equal_feeds_warning import EqualFeeds
+
+        return EqualFeeds(ledger.directory)
+
+    def _warn_of_nan(self, fetch: Any, batch: Mapping[Any, Any]) -> None:
+        """Warn once; the mean of a batch without samples is NaN, too, and no mistake."""
+        if not all(np.size(value) for value in batch.values()):
+            return
+        self._has_nan = True
+        name, op = getattr(fetch, "name", str(fetch)), getattr(fetch, "op", None)
+        logger.warning(
+            "%s: %r%s is NaN at step %d\n"
+            "  next  --set check_numerics=1 names the first operation with a NaN or infinity; "
+            "usual causes are a high learning rate, hf.log of 0 and NaN in the data",
+            *(user_line(), name, f" ({op.line})" if op is not None else "", self.steps),
+        )
 
     def _compare(self, rows: Rows) -> None:
         """Detect stragglers, on the chief."""
@@ -508,6 +540,14 @@ class TrainingSession(Session):
         if self._log is not None:
             self._log.end(finished=True)
         return summary
+
+
+def _nan_fetch(fetches: Any, values: Any) -> Any:
+    """The first fetch of a step whose value is the number NaN; None if there is none."""
+    pairs = (
+        zip(fetches, values, strict=True) if type(values) in (list, tuple) else [(fetches, values)]
+    )
+    return next((f for f, v in pairs if isinstance(v, np.floating) and v != v), None)
 
 
 def tell_idle_tasks(graph: Graph, context: RankContext) -> None:

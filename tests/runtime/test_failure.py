@@ -17,6 +17,7 @@ import hpcflow as hf
 from hpcflow.errors import NumericError
 from hpcflow.monitoring.wait_ledger import PREFIX
 from hpcflow.runtime.failure import abort_on_error
+from tests.processes import without_summary
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +157,10 @@ def test_an_error_of_all_ranks_is_printed_once(tmp_path):
         "run",
     )
     assert code != 0
-    assert output.count("ValueError: by test") == 1, output
+    assert without_summary(output).count("ValueError: by test") == 1, output
+    assert re.search(
+        r"hpcflow: the job failed on ranks 0-3: ValueError: by test \(.*:18\)$", output
+    )
     assert output.count("ends the job of 4 ranks") == 1
     assert re.search(r"\] the same on ranks? [0-3]", output)
     first = re.search(r"\[rank (\d) .*ValueError", output).group(1)

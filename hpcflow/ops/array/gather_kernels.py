@@ -32,7 +32,8 @@ def check_indices(xp: Any, indices: Any, size: int, label: str) -> None:
     if unsigned.max() >= end:
         wrong = indices[unsigned >= end]
         raise RangeError(
-            f"{label} {wrong.flat[0]} is outside [0, {size}) ({wrong.size} of {indices.size} are)"
+            f"{label} {wrong.flat[0]} is outside [0, {size}) ({wrong.size} of {indices.size} are)",
+            hint=f"count from 0, and have values for more than {size}, or check the data",
         )
 
 

@@ -32,8 +32,8 @@ def _matmul(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
         turned = [" transposed" if attrs[k] else "" for k in ("transpose_a", "transpose_b")]
         raise ShapeError(
             f"matmul of {shape_text(a)}{turned[0]} and {shape_text(b)}{turned[1]}: inner sizes "
-            f"{left} "
-            f"and {right} differ"
+            f"{left} and {right} differ",
+            hint="change the shape of one, or transpose it: transpose_a=True, transpose_b=True",
         )
     lead = broadcast_shapes([a[:-2], b[:-2]])
     assert lead is not None

@@ -8,6 +8,7 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.deprecated_arguments import accepts_aliases
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
+from hpcflow.graph.static_shape import shape_text
 from hpcflow.ops.array.array_ops import reshape, shape, stop_gradient, transpose
 from hpcflow.ops.array.concat_split_ops import concat
 from hpcflow.ops.math.arithmetic_ops import (
@@ -45,6 +46,8 @@ def softmax_cross_entropy_with_logits_v2(
 ) -> Tensor:
     """`softmax_cross_entropy_with_logits` that is also differentiable by `labels`."""
     x = convert_to_tensor(logits)
+    labels = convert_to_tensor(labels)
+    _check_distributions(labels, x)
     p = cast(labels, x.dtype)
     if axis != -1:
         if x.shape is None:
@@ -55,6 +58,20 @@ def softmax_cross_entropy_with_logits_v2(
     if x.shape is None or p.shape is None or len(x.shape) != len(p.shape):
         p = reshape(p, concat([shape(x)[:-1], shape(p)[-1:]], 0))
     return make("SoftmaxCrossEntropy", [x, p], {}, name).outputs[0]
+
+
+def _check_distributions(labels: Tensor, logits: Tensor) -> None:
+    """Errors: ShapeError for integer labels with one axis less than `logits`: class numbers."""
+    if labels.shape is None or logits.shape is None or labels.dtype.kind not in "iu":
+        return
+    if len(labels.shape) == len(logits.shape) - 1 and logits.shape[:1] != (1,):
+        raise ShapeError(
+            f"integer labels of shape {shape_text(labels.shape)} are class numbers, but "
+            f"each row of logits {shape_text(logits.shape)} needs a distribution over the classes",
+            line=user_line(),
+            hint="use hf.nn.sparse_softmax_cross_entropy_with_logits, or hf.one_hot(labels, "
+            "classes)",
+        )
 
 
 @accepts_aliases(targets="labels")

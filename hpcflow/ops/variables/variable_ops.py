@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -320,6 +320,21 @@ class Variable(RowUpdates, Assignable):
 
     def __repr__(self) -> str:
         return f"<hf.Variable {self.name!r} shape={shape_text(self.shape)} dtype={self.dtype}>"
+
+    def __str__(self) -> str:
+        return f"{self!r}"[:-1] + f", made at {self.op.line}; session.run(variable) returns it>"
+
+    def __float__(self) -> float:
+        return float(self.as_tensor())  # this and the next raise the errors of tensors
+
+    def __int__(self) -> int:
+        return int(self.as_tensor())
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self.as_tensor())
+
+    def __format__(self, form: str) -> str:
+        return format(self.as_tensor(), form) if form else str(self)
 
 
 def is_trained(trainable: bool | None, synchronization: VariableSynchronization | None) -> bool:

@@ -16,6 +16,7 @@ from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import normalize_axes
 
 MINIMIZED = "minimized_losses"  # collection of all losses whose gradients replicas sum
+MINIMIZED_FOR = "variables_of_losses"  # collection: (variable, whether a loss depends on it)
 SOURCES = {"Placeholder", "PlaceholderWithDefault", "QueueDequeueMany", "QueueDequeueUpTo"}
 SUMS = {"Sum", "L2Loss"}
 ADDED = {"Add", "AddN", "Sub", "Neg", "Cast", "Identity", "Reshape", "Squeeze"}

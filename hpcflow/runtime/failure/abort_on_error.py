@@ -21,7 +21,7 @@ from types import TracebackType
 
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
-from hpcflow.monitoring import failure_json
+from hpcflow.monitoring import failure_json, failure_summary
 from hpcflow.monitoring.failure_detector import DIED, next_advice
 from hpcflow.monitoring.failure_detector import death_facts as facts_of_death
 from hpcflow.monitoring.stack_dump import own_stacks, raised_at
@@ -104,7 +104,10 @@ def on_error(
     text = "".join(traceback.format_exception(kind, error, trace))
     if here.size == 1:
         is_first_to_fail(here, error, text)
-        hook(kind, error, trace)
+        if hook is sys.__excepthook__:
+            sys.stderr.write(_printed_traceback(here, error, trace, text))
+        else:
+            hook(kind, error, trace)
         rank_logging.write_last_lines(text)
         return
     ledger = here.executor.ledger
@@ -115,10 +118,11 @@ def on_error(
     sys.stdout.flush()
     if isinstance(error, DeathError):
         if ledger is None or first(ledger.directory / DIED):
-            is_first_to_fail(here, error, text)
+            if is_first_to_fail(here, error, text):
+                _summarize(failure_facts(here, error, text), [])
             _print_line(here, str(error))
     else:
-        _print_error(here, error, text)
+        _print_error(here, error, text, _printed_traceback(here, error, trace, text))
     time.sleep(LET_LAUNCHER_READ_S)
     _release_gpus()
     assert here.world is not None
@@ -148,8 +152,10 @@ def abort_on_exception(
         lines = [*(str(error) if is_ours else text).splitlines(), f"ends the job of {size} ranks"]
         prefix = f"[rank {rank} on {os.uname().nodename}]"
         sys.stderr.write("".join(f"{prefix} {line}\n" for line in lines))
+        facts = _startup_facts(rank, error, text)
+        _summarize(facts, [])
         if settings.run_dir:
-            failure_json.write_failure(Path(settings.run_dir), _startup_facts(rank, error, text))
+            failure_json.write_failure(Path(settings.run_dir), facts)
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(LET_LAUNCHER_READ_S)
@@ -188,13 +194,35 @@ def _end_tolerant(here: RankRole, world: Communicator) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _print_error(here: RankRole, error: BaseException, text: str) -> None:
-    """Print the traceback on the first rank that fails, and one line on ranks with other errors."""
+def _printed_traceback(
+    here: RankRole, error: BaseException, trace: TracebackType | None, text: str
+) -> str:
+    """What is printed of the traceback `text`: all of it with the setting `full_traceback`."""
+    if here.settings.full_traceback:
+        return text
+    from hpcflow.monitoring.users_traceback import users_traceback
+
+    return users_traceback(error, trace)
+
+
+def _summarize(facts: Json, others: Sequence[int]) -> None:
+    """Leave the reason for the last line of `hpcflow run`; `others` fail with the same error."""
+    ranks = sorted({*(facts.get("ranks") or [facts["rank"]]), *others})
+    cause, at = facts["cause"], facts.get("line") or facts.get("made_at")
+    failure_summary.write_summary(ranks, cause, at, facts["hint"])
+
+
+def _print_error(here: RankRole, error: BaseException, text: str, shown: str) -> None:
+    """Print the traceback on the first rank that fails, and one line on ranks with other errors.
+
+    `text` is the whole traceback, `shown` what is printed of it.
+    """
     ledger = here.executor.ledger
-    note = FailureNote(ledger.directory, text, here.rank) if ledger is not None else None
+    note = FailureNote(ledger.directory, shown, here.rank) if ledger is not None else None
     prints = note is None or note.is_first()
-    if prints and (is_first_to_fail(here, error, text) or (note is not None and note.waited)):
-        for line in text.splitlines():  # with a prefix each: lines of other ranks may interleave
+    first = prints and is_first_to_fail(here, error, text)
+    if first or (note is not None and note.waited):
+        for line in shown.splitlines():  # with a prefix each: lines of other ranks may interleave
             _print_line(here, line)
         spare = here.survives_without(here.rank)
         outcome = "ends alone" if spare else f"ends the job of {here.size} ranks"
@@ -205,8 +233,11 @@ def _print_error(here: RankRole, error: BaseException, text: str) -> None:
     if note is not None and prints:
         note.mark_printed()
     time.sleep(LET_OTHERS_SIGN_S)
-    if note is not None and prints and (same := note.signed_ranks()):
+    same = note.signed_ranks() if note is not None and prints else []
+    if same:
         _print_line(here, f"the same on {rank_logging.rank_spans(same)}")
+    if first:
+        _summarize(failure_facts(here, error, text), same)
 
 
 def _release_gpus() -> None:
@@ -306,6 +337,7 @@ def on_stall(here: RankRole, error: StallError) -> None:
     if ledger is not None:
         ledger.ends()
     if is_first_to_fail(here, error, own_stacks()):
+        _summarize(failure_facts(here, error, ""), [])
         _print_line(here, f"ends the job of {here.size} ranks: {_one_line(error)} ({error.report})")
     else:
         _print_line(here, f"failed after another rank: {_one_line(error)}")
@@ -329,7 +361,8 @@ def on_death(here: RankRole, dead: Sequence[LedgerEntry]) -> None:
     text = facts["message"]
     if first(ledger.directory / DIED):
         step = facts["step"] or here.steps()
-        _write(here, {**facts, "step": step, "told_by": here.rank})
+        if _write(here, {**facts, "step": step, "told_by": here.rank}):
+            _summarize(facts, [])
         _print_line(here, text)
         rank_logging.write_last_lines(text)
 

@@ -48,10 +48,10 @@ def flatten_fetches(graph: Graph, fetches: Fetches, elements: list[Tensor | Oper
             return lambda values: kind(*[part(values) for part in rebuilders])
         sequence_type = type(fetches)
         return lambda values: sequence_type([part(values) for part in rebuilders])
-    raise FetchError(
-        f"{value_text(fetches)} cannot be fetched",
-        hint="fetch tensors, operations, variables, their names, or lists and dicts of them",
-    )
+    hint = "fetch tensors, operations, variables, their names, or lists and dicts of them"
+    if fetches is None:
+        hint = "leave it out: hf.gradients returns None if the result does not depend on a variable"
+    raise FetchError(f"{value_text(fetches)} cannot be fetched", hint=hint)
 
 
 def _no_values(values: Value) -> None:
@@ -90,7 +90,9 @@ def _as_fetch(graph: Graph, fetch: Fetches) -> Tensor | Operation | None:
         )
     if fetch.graph is not graph:
         raise FetchError(
-            f"{fetch.name!r} belongs to another graph than this session's", hint="hf.Session(graph)"
+            f"{fetch.name!r} belongs to another graph than this session's",
+            line=(fetch if isinstance(fetch, Operation) else fetch.op).line,
+            hint="run it in a session of its graph: hf.Session(graph)",
         )
     return fetch
 
@@ -233,9 +235,10 @@ def cast(tensor: Tensor, array: np.ndarray) -> np.ndarray:
     if array.dtype == dtype:
         return array
     if array.size and not castable(array.dtype, dtype):
-        raise _feed_error(
-            tensor, array.flat[0], f"feed array.astype({name_of(dtype)!r}) if you mean it"
-        )
+        hint = f"feed array.astype({name_of(dtype)!r}) if you mean it"
+        if array.dtype.kind in "SU":
+            hint = "it is text: convert it, and decide what to do with what is no number"
+        raise _feed_error(tensor, array.flat[0], hint)
     with np.errstate(all="ignore"):
         cast_array = array.astype(dtype)
     if not np.can_cast(array.dtype, dtype, "safe"):
@@ -255,6 +258,8 @@ def _lossy_element(array: np.ndarray, cast_array: np.ndarray) -> np.ndarray:
 def _feed_error(tensor: Tensor, value: FeedValue, hint: str | None = None) -> FeedError:
     kind = "text or bytes" if tensor.dtype == string else "numbers"
     shown_value = f"{value.dtype} {value}" if isinstance(value, np.generic) else value_text(value)
+    if isinstance(value, (np.str_, np.bytes_)):
+        shown_value = f"the text {value.item()!r}"
     return FeedError(
         f"{tensor.name!r} is {name_of(tensor.dtype)} and cannot hold {shown_value}",
         op=tensor.op.name,

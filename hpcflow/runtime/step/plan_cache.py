@@ -109,11 +109,15 @@ class PlanCache:
         return PlanningCosts(self._computed, self._loaded, self._seconds, *kernels)
 
     def log_costs(self, costs: PlanningCosts, graph: Graph) -> None:
-        """Log once in a job the cost of the first training plan, and warn of summed losses."""
+        """Log once in a job the cost of the first training plan, and warn of its losses."""
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
+        from hpcflow.plan.verification import suspicious_graph_warnings
+
         logger.info("first training step: %s", costs)
+        for line in suspicious_graph_warnings.suspicious_graph_warnings(graph):
+            logger.warning(line)
         if self.context.cluster.joins and self.context.cluster.replicas > 1:
             for line in summed_loss_warning.summed_loss_warnings(
                 graph, self.context.cluster.replicas

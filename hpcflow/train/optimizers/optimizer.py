@@ -31,7 +31,7 @@ from hpcflow.ops.shape_inference import several
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.sparse_row_update_ops import the_variable
 from hpcflow.ops.variables.variable_ops import Variable, trainable_variables, update
-from hpcflow.plan.verification.summed_loss_warning import MINIMIZED
+from hpcflow.plan.verification.summed_loss_warning import MINIMIZED, MINIMIZED_FOR
 from hpcflow.platform.exception_translation import user_line, value_text
 
 Pairs = Sequence[tuple[Any, Variable]]
@@ -130,6 +130,9 @@ class Optimizer:
         gradients = free_gradients(loss, variables, grad_ys=share)  # the collectives are ordered
         if all(g is None for g in gradients):
             raise _no_gradients(variables)
+        if var_list is None:
+            for v, g in zip(variables, gradients, strict=True):
+                loss.graph.add_to_collection(MINIMIZED_FOR, (v, g is not None))
         return list(zip(gradients, variables, strict=True))
 
     def apply_gradients(
@@ -228,6 +231,12 @@ class Optimizer:
         key = (var.graph, name, dtype)
         if key not in self._scalars:
             value = value() if callable(value) else value
+            if isinstance(value, str):
+                raise DTypeError(
+                    f"{name}={value!r} of {self.name} is text, not a number",
+                    line=user_line(),
+                    hint=f"convert it: {name}=float(...)",
+                )
             with root_as_default(var.graph) as graph, graph.name_scope(f"{self.name}/"):
                 if isinstance(value, (int, float)):
                     scalar = constant(value, dtype, name=name)

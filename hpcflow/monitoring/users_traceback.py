@@ -1,0 +1,42 @@
+"""The traceback of an error for its user: frames of the user's files, and the message."""
+
+from __future__ import annotations
+
+import traceback
+from types import TracebackType
+
+from hpcflow.monitoring.stack_dump import is_library_file
+
+NOTE = "  (frames of libraries are left out; --set full_traceback=1 shows them)\n"
+
+
+def users_traceback(error: BaseException, trace: TracebackType | None) -> str:
+    """The traceback without frames of hpcflow, of installed libraries and of generated code.
+
+    An error that has no other frames, raised inside a library, is printed in full. A cause or
+    context that has none is left out, since the error that followed from it says what happened.
+    """
+    printed = traceback.TracebackException(type(error), error, trace)
+    if printed.stack and all(is_library_file(frame.filename) for frame in printed.stack):
+        return "".join(printed.format())
+    hidden = _keep_users_frames(printed)
+    lines, message = list(printed.format()), list(printed.format_exception_only())
+    if hidden and lines[-len(message) :] == message:  # otherwise a group, whose lines are indented
+        lines.insert(len(lines) - len(message), NOTE)
+    return "".join(lines)
+
+
+def _keep_users_frames(printed: traceback.TracebackException) -> bool:
+    """Remove the frames of libraries from an error and its causes; whether there were any."""
+    kept = [frame for frame in printed.stack if not is_library_file(frame.filename)]
+    hidden = len(kept) < len(printed.stack)
+    printed.stack[:] = kept
+    for name in ("__cause__", "__context__"):
+        earlier = getattr(printed, name)
+        if earlier is not None:
+            hidden = _keep_users_frames(earlier) or hidden
+            if not earlier.stack:
+                setattr(printed, name, None)
+    for member in getattr(printed, "exceptions", None) or ():
+        hidden = _keep_users_frames(member) or hidden
+    return hidden
