@@ -132,14 +132,7 @@ def main(args: argparse.Namespace) -> int:
 
             pack_choice.advise(place, settings)
     except HpcflowError as error:
-        if place is None or place.rank == 0:  # the other ranks have the same error
-            err(f"hpcflow: {type(error).__name__}: {error}")
-            cause = f"{type(error).__name__}: {error.message}"
-            failure_summary.write_summary(
-                range(place.size if place else 1), cause, None, error.hint
-            )
-        else:
-            time.sleep(LET_RANK_0_SPEAK_S)
+        _print_refusal(error, place)
         return 2
     if serving is not None:
         serving()
@@ -159,6 +152,16 @@ def main(args: argparse.Namespace) -> int:
         if page is not None:
             page.close()
     return code
+
+
+def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank | None) -> None:
+    """Print on rank 0 why the job does not start: the other ranks have the same error."""
+    if place is not None and place.rank > 0:
+        time.sleep(LET_RANK_0_SPEAK_S)
+        return
+    err(f"hpcflow: {type(error).__name__}: {error}")
+    cause = f"{type(error).__name__}: {error.message}"
+    failure_summary.write_summary(range(place.size if place else 1), cause, None, error.hint)
 
 
 def _summarize_exit(end: SystemExit, code: int, rank: int) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from hpcflow.errors import ArgumentError
-from hpcflow.graph.operator_overloads import OPERATORS, OverloadedOperand
 from hpcflow.platform.exception_translation import user_line
 
 # NumPy's name -> the name here, where they differ.
@@ -43,20 +42,24 @@ OF_SHAPES = ("shape",)  # functions that need no value
 
 
 def ufunc_result(
-    ufunc: np.ufunc, method: str, inputs: Sequence[Any], options: Mapping[str, Any]
+    operators: Mapping[str, Any],
+    ufunc: np.ufunc,
+    method: str,
+    inputs: Sequence[Any],
+    options: Mapping[str, Any],
 ) -> Any:
-    """The tensor of `array + tensor` and of `array += tensor`.
+    """The tensor of `array + tensor` and of `array += tensor`, made by one of `operators`.
 
     NumPy calls the same function for `np.add(array, tensor)`, which is answered alike.
     Errors: ArgumentError for every other call, naming hf's function.
     """
     operator = OF_OPERATORS.get(ufunc.__name__)
     in_place = dict(options).pop("out", (inputs[0],))[0] is inputs[0] and set(options) <= {"out"}
-    arrays = sum(not isinstance(given, OverloadedOperand) for given in inputs)
+    arrays = sum(not _is_operand(given) for given in inputs)
     if operator is not None and method == "__call__" and arrays == 1 and in_place:
-        return OPERATORS[operator](*inputs)
+        return operators[operator](*inputs)
     name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-    raise refusal(name, next(t for t in inputs if isinstance(t, OverloadedOperand)))
+    raise refusal(name, _first_tensor(inputs))
 
 
 def function_result(function: Any, given: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -90,9 +93,16 @@ def hf_name(numpy_name: str) -> str:
     return name if callable(found) else ""
 
 
+def _is_operand(value: Any) -> bool:
+    """Whether NumPy leaves it to the value what a ufunc does, as tensors and variables have it."""
+    return hasattr(type(value), "__array_ufunc__") and not isinstance(
+        value, (np.ndarray, np.generic)
+    )
+
+
 def _first_tensor(values: Sequence[Any]) -> Any:
     for value in values:
-        if isinstance(value, OverloadedOperand):
+        if _is_operand(value):
             return value
         if isinstance(value, (list, tuple)) and (inner := _first_tensor(value)) is not None:
             return inner

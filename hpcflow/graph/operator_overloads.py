@@ -17,7 +17,7 @@ class OverloadedOperand(Generic[Result]):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         from hpcflow.graph.numpy_names import ufunc_result
 
-        return ufunc_result(ufunc, method, inputs, options)
+        return ufunc_result(OPERATORS, ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
         from hpcflow.graph.numpy_names import function_result
