@@ -50,6 +50,7 @@ MAY_SKIP = {
     r"needs Linux": lambda: sys.platform != "linux",
     r"needs root": lambda: os.geteuid() != 0 or not shutil.which("ip"),
     r"needs network namespaces": lambda: os.geteuid() != 0 or not shutil.which("ip"),
+    r"needs groff": lambda: not shutil.which("groff"),
     r"needs strace": lambda: not shutil.which("strace"),
     r"needs a package index": lambda: True,  # the test has asked it
     r"needs an ordinary user": lambda: os.geteuid() == 0,

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hpcflow.cli import help_topics
+from hpcflow.cli.completion import shown_actions
 from hpcflow.cli.main import COMMANDS
 from hpcflow.settings import PREFIX
-from tools import ops_page, pass_list_page, stubs
+from tools import man_page, ops_page, pass_list_page, stubs
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = re.compile(r"`hpcflow help ([a-z0-9-]+)`|(?<=\()help ([a-z0-9-]+)(?=\))")
@@ -103,12 +104,9 @@ def commands_page() -> str:
 
 def _command(name: str, line: str) -> str:
     module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(add_help=False)
-    module.add_arguments(parser)
     rows: list[tuple[str, ...]] = [
         (f"`{_usage(action)}`", linked((action.help or "").replace("[", "\\[")))
-        for action in parser._actions
-        if action.help != argparse.SUPPRESS
+        for action in shown_actions(name)
     ]
     about = (module.__doc__ or "").strip()
     options = "\n" + table(("argument", ""), rows) if rows else ""
@@ -132,6 +130,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     ROOT / "docs" / "commands.md": commands_page,
     ROOT / "docs" / "environment.md": environment_page,
     ROOT / "docs" / "exit-codes.md": functools.partial(topic_page, "exit-codes"),
+    ROOT / "docs" / "hpcflow.1": man_page.page,
     ROOT / "docs" / "ops.md": ops_page.page,
     ROOT / "docs" / "passes.md": pass_list_page.page,
     ROOT / "docs" / "settings.md": settings_page,

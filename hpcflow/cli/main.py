@@ -38,6 +38,7 @@ COMMANDS = {
     "sweep": "run a script with many settings and arguments, here or as SLURM job arrays",
     "scale": "run a script on several numbers of ranks: a scaling study by one command",
     "watch": "show what runs do while they go on: progress, rate, loss, slow ranks",
+    "completion": "print a completion script for bash, zsh or fish",
     "help": "explain a topic: checkpoints, exit codes, settings and others",
 }
 # Other launchers' options for the number of ranks -> the option here.
