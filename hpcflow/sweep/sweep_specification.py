@@ -8,12 +8,14 @@ range, and any other value is that of all runs.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcflow.errors import MissingPackageError
 from hpcflow.platform.record_files import read_text
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.sweep.run_ledger import LedgerRun
@@ -135,11 +137,13 @@ def as_setting(value: Value) -> str:
 
 def of_file(path: Path) -> SweepSpec:
     """The specification in a TOML file. Errors: SweepError, HpcflowError."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
+    try:
+        tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise MissingPackageError(
+            f"{path}: Python 3.10 reads TOML by the package tomli, which is not installed",
+            hint="pip install tomli",
+        ) from None
     try:
         data = tomllib.loads(read_text(path) or "")
     except tomllib.TOMLDecodeError as error:
