@@ -70,7 +70,7 @@ def rank_process(repeats: int) -> None:
 
     def watch() -> None:
         while not over.wait(0.005):
-            sent.append((time.time_ns(), bytes_sent()))
+            sent.append((time.monotonic_ns(), bytes_sent()))
 
     threading.Thread(target=watch, daemon=True).start()
     for repeat in range(repeats + 1):
@@ -98,17 +98,20 @@ def measure(overlap: str, repeats: int, folder: str) -> dict[str, Any]:
         program = [sys.executable, __file__, "--role", "rank", "--repeats", str(repeats)]
         done = two.run(program, environ)
     found = common.marked(done)
-    found["trace"] = json.loads(pathlib.Path(trace + ".0.json").read_text())["traceEvents"]
+    written = json.loads(pathlib.Path(trace + ".json").read_text())
+    found["trace"] = [event for event in written["traceEvents"] if event["pid"] == 0]
+    start = written["otherData"]["start_ns"]  # by the clock of rank 0's host
+    found["sent"] = [(ns - start, sent) for ns, sent in found["sent"]]
     return found
 
 
 def early(found: dict[str, Any]) -> float:
     """The share of a step's bytes that had left when its last gradient came to be; the median.
 
-    Strand 0 is forward and backward: it ends with the last gradient.
+    Segment 0 is forward and backward: it ends with the last gradient.
     """
-    segments = [e for e in found["trace"] if e["name"] == "strand 0" and e["dur"] > 0]
-    sums = [e for e in found["trace"] if e["ph"] == "b" and "bucket" in e["name"]]
+    segments = [e for e in found["trace"] if e["name"] == "segment 0" and e["dur"] > 0]
+    sums = [e for e in found["trace"] if e.get("cat") == "sum" and "bucket" in e["name"]]
     steps = {e["args"]["step"] for e in sums}
     shares = []
     for segment in segments:

@@ -71,7 +71,7 @@ class Settings:
     inject: str = ""  # injected faults for a rehearsal, separated by `;` (help faults)
     profile: bool = False  # profile some steps by operation (help profiling)
     full_traceback: bool = False  # tracebacks of errors also show frames of libraries
-    trace: str = ""  # trace file of operations and waits, one per rank (FILE.RANK.json)
+    trace: str = ""  # trace of all ranks, FILE.json (help profiling)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ, /, **given: object) -> Settings:

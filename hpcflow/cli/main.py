@@ -37,6 +37,7 @@ COMMANDS = {
     "report": "show what runs have done: loss, throughput, scaling; as one page",
     "sweep": "run a script with many settings and arguments, here or as SLURM job arrays",
     "scale": "run a script on several numbers of ranks: a scaling study by one command",
+    "trace": "merge what a job that ended badly has left of its trace",
     "watch": "show what runs do while they go on: progress, rate, loss, slow ranks",
     "completion": "print a completion script for bash, zsh or fish",
     "help": "explain a topic: checkpoints, exit codes, settings and others",

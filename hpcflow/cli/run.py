@@ -297,18 +297,46 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
         if not start.reason.startswith("mpirun"):
             start.become()
         several = host_failure_tolerance.spans_hosts(start, args.hostfile)
+        started = time.time()
         with failure_summary.SummaryReader(settings.run_dir) as summary:
             start.env.update(summary.variables())
             code = run_mpirun(start, args.ranks, settings, several)
+            if code and settings.run_dir and settings.page:  # the ranks may have been killed
+                from hpcflow.report.live_page import write_last_page
+
+                write_last_page(Path(settings.run_dir))
+            if code and settings.trace:
+                merge_trace(settings.trace, started)
             if code:  # mpirun's last line may be incomplete
                 err(f"\nhpcflow: {summary.last_lines(code)}")
-        if code and settings.run_dir and settings.page:  # the ranks may have been killed
-            from hpcflow.report.live_page import write_last_page
-
-            write_last_page(Path(settings.run_dir))
         return code
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
+
+
+def merge_trace(name: str, since: float) -> None:
+    """Merge what the ranks of this host have left of the trace of a job that has failed.
+
+    Parts last written before `since` (wall clock) belong to an earlier job.
+    """
+    from hpcflow.runtime.profile import trace_part
+    from hpcflow.runtime.profile.trace_merge import merge_parts
+
+    folder = trace_part.node_folder(name)
+    parts = [part for part in trace_part.parts_in(folder) if part.stat().st_mtime >= since]
+    if not parts:
+        return
+    try:
+        trace = merge_parts(parts, trace_part.trace_path(name))
+    except (HpcflowError, OSError) as error:
+        err(f"hpcflow: the parts of the trace in {folder} cannot be merged: {error}")
+        return
+    err(
+        f"hpcflow: trace of {len(trace.ranks)} of {trace.size} ranks until the failure: "
+        f"{trace.path}"
+    )
+    if len(trace.ranks) == trace.size:
+        trace_part.remove_parts(folder, trace.job)
 
 
 def run_mpirun(

@@ -116,6 +116,11 @@ class PrefetchThreads(Generic[Task, Result]):
             return number, task
 
 
+def results_ahead() -> int:
+    """How many results of all threads of this process wait for their consumer."""
+    return sum(len(ahead._results) for ahead in list(_all))
+
+
 @contextlib.contextmanager
 def _in_ledger(ledger: WaitLedger | None, label: str) -> Iterator[None]:
     """Enter the wait for input in the ledger, for other ranks that may wait for this one."""

@@ -111,6 +111,8 @@ def on_error(
         rank_logging.write_last_lines(text)
         return
     ledger = here.executor.ledger
+    for call in here.before_abort:
+        call()
     if isinstance(error, CommError):
         _await_death(here)
     if ledger is not None:

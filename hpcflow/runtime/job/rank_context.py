@@ -48,6 +48,7 @@ from hpcflow.settings import Settings
 
 if TYPE_CHECKING:
     from hpcflow.runtime.device.cuda_graph_capture import CudaGraphs
+    from hpcflow.runtime.profile.job_trace import JobTrace
     from hpcflow.runtime.profile.profiler import Profiler
 
 
@@ -105,6 +106,7 @@ class RankContext(RankRole):
         self.repeated: set[str] = set()  # names of the updates whose plans the servers repeat
         self.saving: BackgroundWork | None = None  # the last asynchronous save of this rank
         self.profile: Profiler | None = None
+        self.trace: JobTrace | None = None
         self.graphs: CudaGraphs | None = None  # CUDA graphs
         self._plans = 0
         self._tag = 0
@@ -119,10 +121,10 @@ class RankContext(RankRole):
         Fault injection is the last, so that it wraps what the others run.
         """
         runs = self.on_plan is None
-        if self.settings.trace:
-            from hpcflow.runtime.profile import chrome_trace
+        if self.settings.trace and runs:
+            from hpcflow.runtime.profile.job_trace import JobTrace
 
-            chrome_trace.install_trace(self.executor, self.settings.trace)
+            self.trace = JobTrace(self)
         if self.settings.profile and runs:
             from hpcflow.runtime.profile import profiler
 
@@ -419,6 +421,10 @@ class RankContext(RankRole):
         if self.control is None or self.world is None:
             if self.profile is not None:
                 self.profile.report()
+            if self.trace is not None:
+                self._has_left = True
+                self.trace.gather()
+                self.trace.close()
             return
         self._has_left = True
         rank_logging.hand_over_counts()
@@ -433,15 +439,22 @@ class RankContext(RankRole):
             for rank in self.roles.ranks_of(self.replica).values():
                 if rank != self.rank:
                     self._send_message(rank, DriverLeaves())
+        if self.trace is not None:
+            self.trace.close()
         self.control.close()
         if self.watching is not None:
             self.watching.end()
         self.world.close()
 
     def _last_barrier(self) -> None:
-        """The last barrier of the drivers; on an error it aborts the job, which must not hang."""
+        """The last barrier of the drivers, and then the chief gathers the trace.
+
+        On an error it aborts the job, which must not hang.
+        """
         try:
             self.meet("the end of the program")
+            if self.trace is not None:
+                self.trace.gather()
         except HpcflowError as error:
             abort_on_error.on_error(
                 self, sys.__excepthook__, type(error), error, error.__traceback__

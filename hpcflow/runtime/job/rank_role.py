@@ -15,7 +15,7 @@ import numpy as np
 from hpcflow.comm.communicator import Communicator
 from hpcflow.comm.fault_tolerant_collectives import FaultTolerantCollectives
 from hpcflow.comm.polling_backoff import wait_for_requests
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.device_names import parse_device
 from hpcflow.kernels.kernel_registry import kernel_preferences
 from hpcflow.monitoring.failure_detector import set_next_advice
@@ -85,8 +85,7 @@ class RankRole:
         # the ranks that run the script; the same ranks, for `RankContext.meet`
         self.drivers: Communicator | FaultTolerantCollectives | None = None
         self.meetings: Communicator | FaultTolerantCollectives | None = None
-        # notified of lost replicas
-        self.followers: weakref.WeakSet[ReplicaObserver] = weakref.WeakSet()
+        self.followers: weakref.WeakSet[ReplicaObserver] = weakref.WeakSet()  # of lost replicas
         self.crowded_hosts = crowded_hosts
         self.spare_ranks: frozenset[int] = frozenset()  # ranks whose death the job may survive
         self.lost: list[Json] = []  # ranks that have died: rank, task, host
@@ -95,6 +94,7 @@ class RankRole:
         self.checkpoint = ""  # path of the newest checkpoint
         self.steps: Callable[[], int | None] = _no_update_counts  # training steps, for reports
         self.observers: list[StepObserver] = []  # of the set-up of all partitions
+        self.before_abort: list[Callable[[], object]] = []  # called before it aborts the job
 
     def _make_devices(self) -> dict[str, device.Device]:
         """The devices of this rank by name, with the settings of kernels and memory."""
@@ -261,16 +261,24 @@ def _serving_ranks(settings: Settings, world: Communicator | None) -> tuple[list
     """The ranks that were started with the setting `serve`, and the seed; collective.
 
     The seed is that of rank 0: the setting `random_seed`, or a new one.
+    Errors: LaunchError if only some ranks have the setting `trace`, which all record together.
     """
     seed = new_seed() if settings.random_seed < 0 else settings.random_seed
     serves = np.array([settings.serve], np.int32)
+    agreed = np.array([settings.serve, bool(settings.trace), not settings.trace], np.int32)
     if world is None or world.size == 1:
         return serves.nonzero()[0].tolist(), seed
     seed = int(world.broadcast_text(str(seed) if world.rank == 0 else None))
     wait_for_requests(
-        world.all_reduce(serves, "max"), label="whether ranks were started with --serve"
+        world.all_reduce(agreed, "max"), label="whether ranks were started with --serve"
     )
-    if not serves[0]:
+    if agreed[1] and agreed[2]:
+        raise LaunchError(
+            "some ranks of this job have the setting trace, and others have not",
+            rank=world.rank,
+            hint="give it to all commands that start ranks of this job",
+        )
+    if not agreed[0]:
         return [], seed
     serves = np.zeros(world.size, np.int32)
     serves[world.rank] = settings.serve

@@ -28,9 +28,9 @@ from hpcflow.platform import cpu_threads
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.dynamic_types import KernelFunction, Value
-from hpcflow.runtime.profile.chrome_trace import WaitRecorder
 from hpcflow.runtime.profile.profile_events import CodePlace, ProfileWindow
 from hpcflow.runtime.profile.timed_code import timed
+from hpcflow.runtime.profile.wait_recorder import WaitRecorder
 from hpcflow.runtime.step.observer import Segments
 from hpcflow.runtime.step.step_instance import CompiledPartition, StepInstance, StepObserver
 

@@ -9,14 +9,14 @@ nothing. It is registered with what it listens to:
     Executor.observe           events of execution: of all steps that the executor runs
     checkpoint_observers       `checkpoint_write`: of all checkpoints that the process writes
 
-Order. `bind_partition` comes once for each compiled partition. `bind_kernel`, for each kernel, and
-then `bind_segments` come once for each step instance, `unbind` when its buffers are released. A
-step calls `step_begin`; then `wait_begin` for each receive; then its segments run, each between
-`segment_begin` and `segment_end`, and start waits; each wait that completes or fails has a
-`wait_end` before the segments that depend on it run. A segment with tiled updates only begins
-between its two events; its tiles run between `slice_begin` and `slice_end`, as often as needed.
-`idle` comes between segments. Listeners are called in the order of their registration, for events
-named `*_end` in reverse order, so that their spans nest.
+Order. `bind_partition` comes once for each compiled partition. `bind_kernel` and `bind_hook`, for
+each kernel and each function of the runtime, and then `bind_segments` come once for each step
+instance, `unbind` when its buffers are released. A step calls `step_begin`; then `wait_begin` for
+each receive; then its segments run, each between `segment_begin` and `segment_end`, and start
+waits; each wait that completes or fails has a `wait_end` before the segments that depend on it run.
+A segment with tiled updates only begins between its two events; its tiles run between `slice_begin`
+and `slice_end`, as often as needed. `idle` comes between segments. Listeners are called in the
+order of their registration, for events named `*_end` in reverse order, so that their spans nest.
 
 Threads. Events of execution come on the thread that holds the progress lock, or to which it is
 lent, and never two at a time. Events of set-up come on the thread that makes the step.
@@ -58,6 +58,13 @@ class Observer(Generic[PartitionT, InstanceT]):
     ) -> KernelFunction:
         """The kernel to run for `node` in the steps of an instance: `kernel`, or one around it."""
         return kernel
+
+    def bind_hook(self, instance: InstanceT, name: str, hook: KernelFunction) -> KernelFunction:
+        """The function of the runtime that the code calls by `name`: `hook`, or one around it.
+
+        `lowering.instructions.HOOKS` has the names.
+        """
+        return hook
 
     def bind_segments(
         self, instance: InstanceT, segments: Segments, objects: Sequence[Value]

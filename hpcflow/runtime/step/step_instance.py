@@ -539,8 +539,7 @@ class StepInstance:
         """The object that a name is bound to in this instance."""
         kind, node = binding.kind, self.part.nodes.get(binding.node)
         if kind == BindingKind.HOOK:
-            hooks = {"check": self.check, "tick": self.tick}
-            return hooks.get(binding.text) or getattr(self.link, binding.text)(self)
+            return self._hook(binding.text)
         if kind == BindingKind.BUFFER:
             return self._buffer(binding.buffers[0])
         if kind == BindingKind.WORKSPACE:
@@ -557,6 +556,14 @@ class StepInstance:
         if kind == BindingKind.BOX:
             return self.boxes.setdefault(node.name, [[None] for _ in node.specs])[binding.position]
         return self._message_buffer(node, kind == BindingKind.RECEIVE_BUFFER)
+
+    def _hook(self, name: str) -> KernelFunction:
+        """The function of the runtime that the code calls by `name`, as the observers bind it."""
+        own: dict[str, KernelFunction] = {"check": self.check, "tick": self.tick}
+        hook = own.get(name) or getattr(self.link, name)(self)
+        for observer in self.observers:
+            hook = observer.bind_hook(self, name, hook)
+        return hook
 
     def _buffer(self, view: BufferView) -> DeviceArray:
         """A part of the arena of a device."""
