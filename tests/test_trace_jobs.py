@@ -52,9 +52,11 @@ SCRIPT = """
 """
 
 
-def run(folder: Path, *words: str, steps: int = STEPS, **more: str) -> tuple[int, str]:
+def run(
+    folder: Path, *words: str, steps: int = STEPS, script: str = SCRIPT, **more: str
+) -> tuple[int, str]:
     """The exit code and the output of a job with the trace `out/t`."""
-    (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
+    (folder / "script.py").write_text(textwrap.dedent(script))
     words = ("hpcflow", "run", *words, "--set", "trace=out/t", "script.py", str(steps))
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -131,30 +133,45 @@ def test_replicas_have_a_slice_of_each_sum(folder):
     assert all({s["pid"], e["pid"]} == {0, 1} for s, e in buckets)
 
 
+# Makes a host of each rank: its clock is ahead, its machine and its folder of files are its own.
+HOST = """
+import os, time
+rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK")
+if rank is not None:
+    from hpcflow.comm import polling_backoff
+    polling_backoff.machine_id = lambda: "machine " + rank
+    real = time.monotonic_ns
+    time.monotonic_ns = lambda: real() + int(rank) * AHEAD
+    os.environ["TMPDIR"] = os.path.join(os.getcwd(), "tmp", rank)
+    os.makedirs(os.environ["TMPDIR"], exist_ok=True)
+"""
+AHEAD_NS = 10**12
+
+
 @pytest.mark.slow
-def test_parts_of_hosts_without_a_common_disk_come_by_mpi(folder):
-    """Each rank has a folder for temporary files of its own, as on hosts of their own."""
-    (folder / "rank.sh").write_text(
-        'export TMPDIR="$PWD/tmp/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"\n'
-        'mkdir -p "$TMPDIR"\nexec "$@"\n'
-    )
-    (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
-    command = [sys.executable, str(ROOT / "tools" / "mpirun.py"), "3", "sh", "rank.sh"]
-    command += [sys.executable, "-m", "hpcflow", "run", "--ps", "1", "--set", "trace=out/t"]
-    done = subprocess.run(
-        [*command, "script.py", str(STEPS)],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=220,
-    )
-    assert done.returncode == 0, done.stdout
-    assert len(list((folder / "tmp").iterdir())) == 3, "as many disks as ranks"
+@pytest.mark.parametrize("serving", [1, 0])
+def test_hosts_without_a_common_disk_or_clock_have_one_file(folder, serving):
+    (folder / "hosts").mkdir()
+    (folder / "hosts" / "sitecustomize.py").write_text(HOST.replace("AHEAD", str(AHEAD_NS)))
+    path = os.pathsep.join([str(folder / "hosts"), str(ROOT)])
+    code, output = run(folder, "-n", "3", "--ps", str(serving), PYTHONPATH=path)
+    assert code == 0, output
+    assert len(list((folder / "tmp").glob("?"))) == 3, "as many disks as ranks"
     assert [file.name for file in (folder / "out").iterdir()] == ["t.json"]
     assert not list((folder / "tmp").rglob("*.part"))
-    assert steps_of(Trace(folder / "out" / "t.json")) == {0: STEPS, 1: STEPS, 2: 2 * STEPS}
+    trace = Trace(folder / "out" / "t.json")
+    assert set(steps_of(trace)) == {0, 1, 2}
+    errors = {}
+    for fact in trace.about["clocks"]:
+        rank = fact["rank"]
+        errors[rank] = fact["error_ns"] / 1e3
+        assert (fact["how"] == "measured by ping-pong") == bool(rank)
+        for offset in fact["offset_ns"]:
+            assert abs(offset - rank * AHEAD_NS) <= fact["error_ns"] < AHEAD_NS / 100
+    arrows = [*trace.arrows["message"], *trace.arrows["sum"]]
+    assert {s["pid"] for s, _ in arrows} | {e["pid"] for _, e in arrows} == {0, 1, 2}
+    for start, end in arrows:
+        assert end["ts"] - start["ts"] >= -errors[start["pid"]] - errors[end["pid"]]
 
 
 @pytest.mark.slow
@@ -181,6 +198,41 @@ def test_a_job_that_survives_has_the_dead_rank_too(folder):
     steps = steps_of(trace)
     assert steps[0] == 600 and 0 < steps[1] <= 401
     assert code == 0, output
+
+
+SHRINK = """
+    import os, signal
+    import numpy as np
+    import hpcflow as hf
+    x = hf.placeholder(hf.float32, [None, 6], name="x")
+    w = hf.Variable(np.ones((6, 3), np.float32), name="w")
+    loss = hf.reduce_mean(hf.square(hf.matmul(x, w)))
+    count = hf.train.get_or_create_global_step()
+    train = hf.train.GradientDescentOptimizer(0.01).minimize(loss, global_step=count)
+    with hf.train.TrainingSession() as session:
+        for i in range(30):
+            session.step(train, {x: np.ones((4, 6), np.float32)})
+            if i == 15 and session.context.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("mpich" in sys.prefix, reason="needs Open MPI 5")
+def test_sums_after_a_recovery_have_the_members_that_are_left(folder):
+    code, output = run(folder, "-n", "3", "--survive", script=SHRINK)
+    assert code == 0, output
+    trace = Trace(folder / "out" / "t.json")
+    sums = [e for e in trace.of("X") if e["cat"] == "sum" and "bucket" in e["name"]]
+    broken = [e["ts"] for e in sums if "unfinished" in e["args"] and e["pid"] != 1]
+    later = collections.defaultdict(set)
+    for e in sums:
+        if e["ts"] > max(broken):
+            later[e["args"]["step"], e["args"]["number"]].add(e["pid"])
+    assert len(later) >= 14 and all(ranks == {0, 2} for ranks in later.values())
+    arrows = [trace.slice_at(f) for _, f in trace.arrows["sum"] if f["ts"] > max(broken)]
+    found = collections.Counter(e["args"]["step"] for e in arrows if "bucket" in e["name"])
+    assert found == dict.fromkeys((step for step, _ in later), 1)
 
 
 # -- `hpcflow trace`

@@ -14,7 +14,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.data import Dataset
-from hpcflow.data.prefetch_threads import PrefetchThreads
+from hpcflow.data.prefetch_threads import PrefetchThreads, results_ahead
 from hpcflow.data.row_buffer_pool import RowBufferPool
 from hpcflow.errors import DataError
 from hpcflow.runtime.job.rank_context import RankContext
@@ -73,6 +73,15 @@ def test_results_come_in_order_and_within_bounds(threads: int, ahead: int) -> No
     assert found == [n * n for n in range(40)]
     assert most <= ahead + 1  # one is taken before we count it
     assert reader.take() is None and everything(PrefetchThreads(iter(()), run, 2)) == []
+
+
+def test_what_waits_for_its_consumers_is_counted() -> None:
+    first, second = (PrefetchThreads(iter(range(9)), int, ahead) for ahead in (3, 2))
+    until(lambda: results_ahead() == 5)
+    second.close()
+    until(lambda: results_ahead() == 3)
+    first.close()
+    assert results_ahead() == 0
 
 
 @pytest.mark.slow

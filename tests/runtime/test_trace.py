@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import hpcflow as hf
+import hpcflow.data.prefetch_threads
 from hpcflow.comm.thread_communicator import thread_world
 from hpcflow.errors import LaunchError
 from hpcflow.runtime.profile import clock_offset, job_trace, trace_part
@@ -126,6 +127,7 @@ def test_tracks_are_named_and_counters_have_values(tmp_path):
         counters[event["name"]].add(event["args"]["value"])
     assert all(1 << 20 < value < 1 << 40 for value in counters["resident memory (bytes)"])
     assert max(counters["held memory of cpu:0 (bytes)"]) > 0
+    assert min(counters["batches prefetched"]) >= 0
     assert max(counters["waits pending"]) > 0 and min(counters["segments ready"]) == 0
     plan = {e["args"].get("plan") for e in trace.of("X") if e["pid"] == 2}
     assert {"Mean:0,Adam"} <= plan
