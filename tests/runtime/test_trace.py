@@ -99,9 +99,11 @@ def check_sums(trace, workers, tasks, plans):
     arrows = collections.Counter()
     for start, end in trace.arrows["sum"]:
         first, last = trace.slice_at(start), trace.slice_at(end)
-        assert first["name"] == last["name"] and first["args"]["number"] == last["args"]["number"]
-        arrows[end["pid"] % tasks, last["name"], last["args"]["number"]] += 1
+        number = last["args"]["number"]
+        assert first["name"] == last["name"] and first["args"]["number"] == number
+        arrows[end["pid"] % tasks, last["name"], number] += 1
         assert (start["ts"], end["ts"]) == (first["ts"], last["ts"])
+        assert end["ts"] == max(one["ts"] for one in sums[end["pid"] % tasks, last["name"], number])
     for key, members in sums.items():
         assert sorted(one["pid"] for one in members) == list(range(key[0], workers, tasks))
         assert arrows[key] == replicas - 1
@@ -168,6 +170,26 @@ def test_a_loop_that_spans_tasks_has_an_arrow_for_each_turn(tmp_path):
     assert trace.about["messages_without_arrow"] == 0
     pairs = collections.Counter((s["pid"], e["pid"]) for s, e in trace.arrows["message"])
     assert min(pairs[0, 1], pairs[1, 0]) >= turns
+
+
+def test_all_kinds_of_messages_have_arrows(tmp_path, plans):
+    """In a buffer, in place (a large variable), and of a size that only the step knows."""
+
+    def body(context):
+        x = hf.placeholder(hf.float32, [8])
+        with hf.device("/job:worker/task:1"):
+            large = hf.Variable(hf.ones([300, 300]))
+            some = hf.boolean_mask(x, x > 2)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        wanted = [hf.reduce_sum(large * 2), some * 2]
+        return [session.run(wanted, {x: range(8)}) for _ in range(5)]
+
+    (values,) = run_ranks(2, body, trace=str(tmp_path / "t"), tasks_per_replica=2)
+    assert all(total == 180_000 and list(some) == [6, 8, 10, 12, 14] for total, some in values)
+    trace = Trace(tmp_path / "t.json")
+    assert len(trace.arrows["message"]) == sum(edges for edges, _, _ in plans)
+    assert trace.about["messages_without_arrow"] == 0
 
 
 # -- clocks
