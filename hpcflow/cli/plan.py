@@ -37,7 +37,9 @@ from hpcflow.plan.pass_row import find_passes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.ps import script_rules
+from hpcflow.report.plan_picture import plan_page, plan_svg
 from hpcflow.settings import Settings
+from hpcflow.train.result_files import write_text
 
 if TYPE_CHECKING:
     from hpcflow.lowering.kernel_metadata import LoweredPartition
@@ -75,6 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dot", metavar="FILE", help="write the graph for Graphviz")
     parser.add_argument("--mermaid", metavar="FILE", help="write the graph for Mermaid")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture of the layers as SVG")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page with the picture; its groups open by a click"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -198,6 +204,10 @@ def _write(
         Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
     if args.mermaid:
         Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
+    if args.svg:
+        write_text(Path(args.svg), plan_svg(plan))
+    if args.html:
+        write_text(Path(args.html), plan_page(plan, args.script))
     if args.json:
         extras = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:

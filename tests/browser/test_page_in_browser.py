@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,6 @@ AXE = os.environ.get("AXE", "build/axe-core/package/axe.min.js")
 LONGEST_LOAD_MS = 1000.0
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    for word in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1300,1900"):
-        options.add_argument(f"--{word}")
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")  # no network
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path="/usr/bin/chromedriver")
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(params=["light", "dark"])

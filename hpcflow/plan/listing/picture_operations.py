@@ -1,0 +1,200 @@
+"""Operations and values of a plan's picture: layer, phase, device and predicted cost of each.
+
+Constants, messages and operations that only order others are not drawn. A value that is sent to
+another task, also one in a parcel, leads from the operation that computes it to those that use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from hpcflow.graph.dtypes import OPAQUE
+from hpcflow.graph.static_shape import Spec
+from hpcflow.ops.replicas.replica_ops import parcel_layout
+from hpcflow.plan.cost import cost_model
+from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs, node_cost
+from hpcflow.plan.ir.program import Node, Partition, Plan, Ref
+
+FORWARD, BACKWARD, UPDATE = range(3)
+PHASES = ("forward", "backward", "updates")
+GRADIENTS = re.compile(r"(?:.*?/)?gradients(?:_\d+)?/(.+)")  # the scope that hf.gradients makes
+
+
+@dataclasses.dataclass
+class DrawnOperation:
+    """One operation: its task, scope and name, and what the cost model predicts of it."""
+
+    task: str
+    node: Node
+    phase: int
+    layer: tuple[str, ...]  # the scope of the forward operations, also of gradients and updates
+    inside: tuple[str, ...]  # the scopes of the gradient function
+    name: str
+    flops: int
+    nbytes: int  # read and written
+    seconds: float
+    unsized: bool  # its work depends on sizes that only a step tells
+
+    @property
+    def is_variable(self) -> bool:
+        """Whether it is a variable itself, not an operation on it."""
+        return self.node.row.variable == "handle"
+
+
+@dataclasses.dataclass
+class DrawnValue:
+    """A value: the operation that computes it and those that use it, by number."""
+
+    source: int
+    nbytes: int
+    users: list[int]
+    crosses: bool = False  # it is sent to another task
+
+
+def drawn_operations(plan: Plan) -> list[DrawnOperation]:
+    """Return the operations of a plan in its order, the driver's first."""
+    operations = []
+    for task, part in plan.parts.items():
+        layers = _Layers(part)
+        for node in part.nodes.values():
+            phase, layer, inside, name = layers.of(node)
+            if is_drawn(node):
+                cost = _predicted_cost(node, part)
+                operations.append(DrawnOperation(task, node, phase, layer, inside, name, *cost))
+    _mark_slots(operations)
+    return operations
+
+
+class _Layers:
+    """Finds the layer of each node of a partition; the nodes are asked in their order."""
+
+    def __init__(self, part: Partition) -> None:
+        self.part, self.optimizers = part, _optimizer_scopes(part)
+        self.layers: dict[str, tuple[str, ...]] = {}
+
+    def of(self, node: Node) -> tuple[int, tuple[str, ...], tuple[str, ...], str]:
+        """Return the phase, the layer's scope, the scope of a gradient function, and the name."""
+        phase, rest = _phase_and_name(node.name, self.optimizers)
+        *scope, name = rest.split("/")
+        end = next((i for i, each in enumerate(scope) if each.endswith("_grad")), len(scope))
+        layer, inside = tuple(scope[:end]), tuple(scope[end:])
+        if phase == BACKWARD and inside:
+            forward = "/".join((*layer, inside[0].removesuffix("_grad")))
+            layer = self.layers.get(forward, layer)
+        elif not layer and phase == FORWARD:
+            layer = self._layer_of_variables(node)
+        elif not layer:  # a sum of gradients: that of the input nearest to the layer
+            layer = self._first_layer([ref.node for ref in reversed(node.inputs)])
+        self.layers[node.name] = layer
+        return phase, layer, inside, name
+
+    def _first_layer(self, names: Iterable[str]) -> tuple[str, ...]:
+        return next((self.layers[name] for name in names if self.layers.get(name)), ())
+
+    def _layer_of_variables(self, node: Node) -> tuple[str, ...]:
+        """Return the scope of the first variable that an operation without a scope takes."""
+        for ref in node.inputs:
+            if self.part.nodes[ref.node].row.variable == "read":
+                return self.layers[ref.node][:-1]  # the last component is the variable's
+        return ()
+
+
+def is_drawn(node: Node) -> bool:
+    """Return whether a node has a box of its own."""
+    row = node.row
+    is_message = row.message not in ("", "copy")
+    return not (row.source == "constant" or is_message or row.order_only)
+
+
+def drawn_values(plan: Plan, operations: Sequence[DrawnOperation]) -> list[DrawnValue]:
+    """Return the values that the drawn operations compute for others."""
+    number = {(op.task, op.node.name): i for i, op in enumerate(operations)}
+    sources = _Sources(plan)
+    values: dict[tuple[str, Ref], DrawnValue] = {}
+    for i, op in enumerate(operations):
+        for ref in dict.fromkeys(op.node.inputs):
+            task, value = sources.of(op.task, ref)
+            source = number.get((task, value.node))
+            if source is None:
+                continue
+            if (task, value) not in values:
+                size = _value_bytes(plan.parts[task].spec(value))
+                values[task, value] = DrawnValue(source, size, [])
+            values[task, value].users.append(i)
+            values[task, value].crosses |= task != op.task
+    return list(values.values())
+
+
+class _Sources:
+    """Finds where a value is computed, through messages between tasks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.edges = {edge.channel: edge for edge in plan.edges}
+
+    def of(self, task: str, ref: Ref) -> tuple[str, Ref]:
+        """Return the task and the value that a reference of `task` means."""
+        node = self.plan.parts[task].nodes[ref.node]
+        if node.row.message == "receive":
+            edge = self.edges[node.attrs["channel"]]
+            return self.of(edge.source, edge.ref)
+        if node.row.message == "unpack":
+            there, parcel = self.of(task, node.inputs[0])
+            part = self.plan.parts[there]
+            refs = part.nodes[parcel.node].inputs
+            starts, _ = parcel_layout([part.spec(each) for each in refs])
+            return self.of(there, dict(zip(starts, refs, strict=True))[node.attrs["start"]])
+        return task, ref
+
+
+def _value_bytes(spec: Spec) -> int:
+    return 0 if spec.dtype in OPAQUE else spec.nbytes
+
+
+def _predicted_cost(node: Node, part: Partition) -> tuple[int, int, float, bool]:
+    inputs = cost_input_specs(node, part)
+    cost = node_cost(node, inputs)
+    if cost is None:
+        return (
+            cost_model.flops(node, inputs),
+            0,
+            cost_model.predicted_seconds(node, inputs),
+            True,
+        )
+    return *cost, cost_model.predicted_seconds(node, inputs), False
+
+
+def _optimizer_scopes(part: Partition) -> set[str]:
+    """Return scopes such as `Adam`: of operations `Adam/VARIABLE/...` that update the variable."""
+    scopes = set()
+    for node in part.nodes.values():
+        for i in node.row.writes:
+            before, found, _ = node.name.partition(f"/{node.inputs[i].node}/")
+            if found:
+                scopes.add(before)
+    return scopes
+
+
+def _phase_and_name(name: str, optimizers: set[str]) -> tuple[int, str]:
+    """Return the phase of an operation, and its name without the scope of the phase."""
+    if found := GRADIENTS.fullmatch(name):
+        return BACKWARD, found[1]
+    at = name.find("/")
+    while at > 0:
+        if name[:at] in optimizers:
+            return UPDATE, name[at + 1 :]
+        at = name.find("/", at + 1)
+    return FORWARD, name
+
+
+def _mark_slots(operations: Sequence[DrawnOperation]) -> None:
+    """Give variables that only updates use, as an optimizer's slots, the phase of the updates."""
+    users: dict[tuple[str, str], set[int]] = {}
+    for op in operations:
+        for ref in op.node.inputs:
+            users.setdefault((op.task, ref.node), set()).add(op.phase)
+    for op in operations:
+        if op.is_variable and users.get((op.task, op.node.name)) == {UPDATE}:
+            op.phase = UPDATE

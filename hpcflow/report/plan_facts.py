@@ -1,0 +1,104 @@
+"""Facts of a plan's picture: what a box costs in words, and its parts by device and phase."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hpcflow.plan.listing.picture_groups import Box, Picture
+from hpcflow.plan.listing.picture_operations import PHASES
+from hpcflow.plan.listing.plan_text import format_bytes
+
+COLORS = 8  # device colours of plan_picture.css; further devices have the last
+
+
+class Part(NamedTuple):
+    """The part of a box on one device in one phase: its share of the predicted time."""
+
+    device: int
+    phase: int
+    share: float
+
+
+class PictureFacts:
+    """Costs of the boxes of a picture."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+        names = dict.fromkeys(op.node.device for op in picture.operations)
+        self.devices = {name: i for i, name in enumerate(names)}
+
+    def color(self, device: int) -> str:
+        """Return the class of a device's colour."""
+        return f"d{min(device, COLORS - 1)}"
+
+    def legend(self) -> list[tuple[str, str]]:
+        """Return the colour and the name of each device."""
+        names = list(self.devices)
+        if len(names) > COLORS:
+            names[COLORS - 1 :] = [f"{len(names) - COLORS + 1} more devices"]
+        return [(self.color(i), name or "not placed yet") for i, name in enumerate(names)]
+
+    def phases(self) -> list[int]:
+        """Return the phases that the picture has."""
+        return sorted({op.phase for op in self.picture.operations})
+
+    def seconds(self, box: Box, phase: int | None = None) -> float:
+        """Return the predicted seconds of a box, of one phase or of all, one after the other."""
+        operations = (self.picture.operations[i] for i in box.members)
+        return sum(op.seconds for op in operations if phase in (None, op.phase))
+
+    def parts(self, box: Box) -> list[Part]:
+        """Return the parts of a box; by the numbers of operations if all take no time."""
+        total, shares = self.seconds(box), dict[tuple[int, int], float]()
+        for i in box.members:
+            op = self.picture.operations[i]
+            key = (self.devices[op.node.device], op.phase)
+            share = op.seconds / total if total else 1 / len(box.members)
+            shares[key] = shares.get(key, 0.0) + share
+        return [Part(*key, share) for key, share in sorted(shares.items())]
+
+    def short(self, box: Box) -> str:
+        """Return a few words: time, and the type of an operation or the size of a group."""
+        if box.operation is not None:
+            kind = self.picture.operations[box.operation].node.type
+        else:
+            kind = f"{len(box.members)} ops"
+        return f"{format_seconds(self.seconds(box))} · {kind}"
+
+    def text(self, box: Box) -> str:
+        """Return all facts of a box as a sentence."""
+        operations = [self.picture.operations[i] for i in box.members]
+        if box.operation is not None:
+            kind = operations[0].node.type
+        else:
+            kind = f"{len(operations)} operations"
+        flops = sum(op.flops for op in operations)
+        moved = sum(op.nbytes for op in operations)
+        unsized = sum(op.unsized for op in operations)
+        facts = [
+            f"{box.name}: {kind}",
+            format_flops(flops),
+            f"{format_bytes(moved)} read and written",
+            f"{format_seconds(self.seconds(box))} predicted{self._phases(box)}",
+            f"on {', '.join(dict.fromkeys(op.node.device for op in operations)) or 'no device'}",
+        ]
+        facts += [f"{unsized} with sizes that only a step tells"] if unsized else []
+        return "; ".join(facts)
+
+    def _phases(self, box: Box) -> str:
+        seconds = {name: self.seconds(box, phase) for phase, name in enumerate(PHASES)}
+        known = [f"{name} {format_seconds(value)}" for name, value in seconds.items() if value]
+        return f" ({', '.join(known)})" if len(known) > 1 else ""
+
+
+def format_seconds(seconds: float) -> str:
+    """Format predicted seconds as milliseconds."""
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def format_flops(count: int) -> str:
+    """Format a number of floating-point operations for people."""
+    size, unit = float(count), 0
+    while size >= 1000:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[unit]}FLOP"

@@ -1,0 +1,93 @@
+"""The page of a plan in a real browser: groups open by mouse and keyboard, accessibility, speed.
+
+`make test-page` runs it. `PAGE_SCREENSHOTS=DIR` keeps pictures.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcflow.plan.ir.program import Cluster
+from hpcflow.report.plan_picture import plan_page
+from tests.browser.test_page_in_browser import AXE, LONGEST_LOAD_MS, errors
+from tests.plan.transformer import transformer_plan
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(params=["light", "dark"])
+def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
+    """The page of a small transformer with a server, in the light and in the dark scheme."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": request.param}]},
+    )
+    page = tmp_path / "plan.html"
+    page.write_text(plan_page(transformer_plan(2, Cluster(3, 1)), "train.py"))
+    browser.get(page.as_uri())
+    return browser
+
+
+def box(browser: Any, name: str) -> Any:
+    """The first box of this name."""
+    boxes = browser.find_elements("css selector", "button.box")
+    return next(b for b in boxes if b.find_element("css selector", ".name").text == name)
+
+
+def names(browser: Any) -> list[str]:
+    return [one.text for one in browser.find_elements("css selector", "button.box .name")]
+
+
+def facts(browser: Any) -> str:
+    return str(browser.find_element("css selector", ".facts").text)
+
+
+def test_groups_open_and_close_by_mouse_and_keyboard(opened: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    assert errors(opened) == []
+    before = names(opened)
+    assert "layer_1" in before and "attention" not in before
+    box(opened, "layer_1").click()
+    assert "attention" in names(opened) and "backward" in names(opened)
+    assert box(opened, "layer_1").get_attribute("aria-expanded") == "true"
+    box(opened, "attention").send_keys(Keys.ENTER)
+    assert "query" in names(opened)
+    assert "28 operations; " in facts(opened) and "ms predicted" in facts(opened)
+    assert opened.switch_to.active_element == box(opened, "attention")
+    box(opened, "layer_1").send_keys(Keys.ENTER)
+    assert names(opened) == before and errors(opened) == []
+
+
+def test_edges_have_their_bytes_and_join_boxes(opened: Any) -> None:
+    links = opened.find_elements("css selector", ".link")
+    titles = {
+        link.find_element("css selector", "title").get_attribute("textContent") for link in links
+    }
+    assert "layer_0 to layer_1: 1 values, 4096 B" in titles  # [2, 8, 64] floats
+    assert any("sent to another task" in title for title in titles)
+    folder = os.environ.get("PAGE_SCREENSHOTS")
+    if folder:
+        opened.save_screenshot(str(Path(folder) / "plan.png"))
+
+
+def test_axe_finds_nothing(opened: Any) -> None:
+    box(opened, "layer_1").click()
+    opened.execute_script(Path(AXE).read_text(encoding="utf-8"))
+    result = opened.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    found = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in result["violations"]]
+    assert found == []
+
+
+def test_a_transformer_of_5000_operations_opens_in_a_second(browser: Any, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    page.write_text(plan_page(transformer_plan(21), "train.py"))
+    browser.get(page.as_uri())
+    timing = browser.execute_script("return performance.getEntriesByType('navigation')[0].duration")
+    assert timing < LONGEST_LOAD_MS and errors(browser) == []
+    assert 20 < len(browser.find_elements("css selector", "button.box")) <= 60
+    assert page.stat().st_size < 2_000_000
