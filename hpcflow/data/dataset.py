@@ -39,7 +39,7 @@ from hpcflow.data.placeholder_checks import (
 )
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Tensor
-from hpcflow.platform.lazy_imports import LazyStaticMethod
+from hpcflow.platform.lazy_imports import LazyMethod, LazyStaticMethod
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.runtime.job.job_membership import current_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -85,6 +85,7 @@ class Dataset(ShardedBatches):
     list_files = LazyStaticMethod("hpcflow.data.dataset_sources", "list_files")
     range = LazyStaticMethod("hpcflow.data.dataset_sources", "range_")
     zip = LazyStaticMethod("hpcflow.data.dataset_sources", "zip_")
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "dataset_html")
 
     def __init__(
         self,

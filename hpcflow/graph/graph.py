@@ -19,6 +19,7 @@ from hpcflow.graph.operator_overloads import OPERATORS, OverloadedOperand
 from hpcflow.graph.static_shape import Shape, Spec, refine_shape, shape_text
 from hpcflow.graph.tensor_shape import Sizes, TensorShape, to_plain
 from hpcflow.platform.exception_translation import translate_exceptions, user_line, value_text
+from hpcflow.platform.lazy_imports import LazyMethod
 
 OF_SHAPES = ("Shape", "Size", "Rank")  # operations whose value depends on static shapes only
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\-/]*\Z")
@@ -29,6 +30,7 @@ class Tensor(OverloadedOperand["Tensor"]):
     """An output of an operation: a value that exists when the graph runs."""
 
     __slots__ = ("_shape", "_spec", "assign", "dtype", "index", "name", "op")
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "tensor_html")
 
     assign: Callable[..., Any]  # only of a slice of a variable
 
@@ -244,6 +246,7 @@ class Graph:
     """A dataflow graph. Operations can be added until `finalize`; none is ever changed."""
 
     prefix = ""  # of the names of its operations
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "graph_html")
 
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed  # None if none was set; 0 is a valid seed

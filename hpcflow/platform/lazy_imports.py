@@ -44,6 +44,20 @@ class LazyStaticMethod:
         return getattr(importlib.import_module(self.module), self.name)
 
 
+class LazyMethod:
+    """A method that is a function of another module, which takes the object, imported at first use.
+
+    So a class can have a method of a package that its own does not import, as `_repr_html_`.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __get__(self, instance: Any, kind: type | None = None) -> Any:
+        function = getattr(importlib.import_module(self.module), self.name)
+        return function if instance is None else types.MethodType(function, instance)
+
+
 def lazy_names(
     module: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

@@ -22,6 +22,7 @@ from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.ops.shape_inference import first_output
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.artifact_cache import as_path
+from hpcflow.platform.lazy_imports import LazyMethod
 
 
 def init_from_checkpoint(
@@ -131,8 +132,15 @@ def _open(source: str | Path) -> SavedCheckpoint:
 class NewCheckpointReader:
     """Reads a checkpoint; values are verified when read."""
 
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "checkpoint_html")
+
     def __init__(self, path: str | Path) -> None:
         self._saved = _open(path)
+
+    @property
+    def path(self) -> Path:
+        """The checkpoint, a directory or a file."""
+        return self._saved.path
 
     def has_tensor(self, name: str) -> bool:
         """Whether there is an array of this name."""

@@ -11,6 +11,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import resource
 from hpcflow.graph.op_registry import OpDef, lookup_op
 from hpcflow.graph.static_shape import Spec
+from hpcflow.platform.lazy_imports import LazyMethod
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import Async
 
@@ -224,6 +225,7 @@ class Plan:
     round: Plan | None = None  # the synchronous update that servers run on this step's gradients
     updates: str = ""  # the name of the updates of `round`
     messages: tuple[ServerMessage, ...] = ()  # to and from servers, if the plan trains
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "plan_html")
 
     @property
     def updates_servers(self) -> bool:

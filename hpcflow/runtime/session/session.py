@@ -19,6 +19,7 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.cost.server_traffic import plan_trains
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.pass_list import make_plan
+from hpcflow.platform.lazy_imports import LazyMethod
 from hpcflow.runtime.device.device import DeviceAttributes, device_attributes
 from hpcflow.runtime.device.dlpack_exchange import share_version
 from hpcflow.runtime.device.shared_arena import ArenaLeases, SharedArena
@@ -83,6 +84,8 @@ class Session:
     Ranks: each driver has its own session; in collective mode all run the same steps in the same
     order.
     """
+
+    _repr_html_ = LazyMethod("hpcflow.report.html_representation", "session_html")
 
     def __init__(
         self,
