@@ -26,8 +26,8 @@ __getattr__, __dir__, _later = lazy_names(
     {
         "": (
             "app bitwise callbacks=model.callbacks data distributions flags gfile image "
-            "initializers layers linalg logging losses math metrics nn onnx random signal spectral "
-            "strings summary test train"
+            "initializers layers linalg logging losses math metrics nn notebook onnx random signal "
+            "spectral strings summary test train"
         ),
         "hpcflow.autodiff.gradients": "UnconnectedGradients gradients hessians",
         "hpcflow.model.model": "Model Sequential",

@@ -20,6 +20,7 @@ from hpcflow import losses as losses
 from hpcflow import math as math
 from hpcflow import metrics as metrics
 from hpcflow import nn as nn
+from hpcflow import notebook as notebook
 from hpcflow import onnx as onnx
 from hpcflow import random as random
 from hpcflow import signal as signal

@@ -137,6 +137,16 @@ class LaunchError(HpcflowError):
     """The launcher and the ranks disagree, or no launcher was found."""
 
 
+class RankError(HpcflowError):
+    """A function that `hpcflow.notebook.run` started raised on `rank`; `traceback` is its text."""
+
+    def __init__(self, message: str, traceback: str, rank: int) -> None:
+        super().__init__(message)
+        self.traceback, self.rank = traceback, rank
+
+    __str__ = Exception.__str__  # the message names the rank
+
+
 class KernelError(HpcflowError):
     """A kernel failed; its error is the cause. Names the operation and the user's line."""
 

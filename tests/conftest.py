@@ -8,6 +8,7 @@ come, it has already printed why, and aborts them all.
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import logging
 import os
 import pathlib
@@ -60,6 +61,7 @@ MAY_SKIP = {
     r"needs Open MPI 5": lambda: "mpich" in sys.prefix,
     r"needs h5dump": lambda: not shutil.which("apt-get") or os.geteuid() != 0,
     r"needs 12 GiB of free memory": lambda: True,  # the test has asked the machine
+    r"needs nbclient": lambda: importlib.util.find_spec("nbclient") is None,
     r"needs llvmlite": lambda: os.uname().machine not in ("x86_64", "aarch64", "arm64"),
     r"needs cuBLASLt": lambda: True,  # the test has looked for it
     r"needs oneDNN": lambda: os.uname().machine != "x86_64",

@@ -32,6 +32,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 REASONS = {"needs a GPU", "needs PyTorch", "needs SLURM", "tests/ops/test_new_op.py does it"}
+REASONS.add("tests/test_notebooks.py does it")
 ELSEWHERE = {"data.md": "tests/data/test_page.py", "README.md": "tests/test_readme.py"}
 
 

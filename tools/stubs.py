@@ -10,7 +10,7 @@ from hpcflow.platform.lazy_imports import HOMES
 
 ROOT = Path(__file__).parent.parent
 LATER = (
-    *("hpcflow", "hpcflow.data", "hpcflow.test", "hpcflow.train"),
+    *("hpcflow", "hpcflow.data", "hpcflow.notebook", "hpcflow.test", "hpcflow.train"),
     *(f"hpcflow.{name}" for name in NAMESPACES),
 )
 HEAD = '"""Made by tools/stubs.py."""\n\n# ruff: noqa\n# fmt: off\n'
