@@ -112,6 +112,22 @@ def test_bytes_between_tasks_are_those_of_the_messages() -> None:
     assert set(expected) == {picture.boxes[p].name for p in picture.tops} and min(expected.values())
 
 
+def test_only_edges_between_tasks_cross() -> None:
+    _, picture = with_server()
+    for (source, user), edge in picture.edges(picture.opened).items():
+        tasks = [
+            {picture.operations[i].task for i in picture.boxes[p].members} for p in (source, user)
+        ]
+        assert edge.crosses == (tasks[0] != tasks[1])
+
+
+def test_a_task_has_a_box_of_its_own() -> None:
+    picture = picture_of(transformer_plan(2, Cluster(60, 55)))
+    names = [picture.boxes[p].name for p in picture.tops]
+    assert names[:2] == [WORKER, "/job:ps/task:0"]
+    assert all(re.fullmatch(r"/job:(worker|ps)/task:\d+", name) for name in names)
+
+
 def test_rows_follow_the_forward_data() -> None:
     _, picture = single()
     chain = ["tokens", "embedding", *(f"layer_{i}" for i in range(6)), "head", "loss"]

@@ -78,11 +78,12 @@ function visible() {
 }
 function edgesOf() {
   const seen = visible(), found = new Map();
-  for (const [source, bytes, crosses, ...users] of data.values) {
+  const taskOf = (operation) => data.tasks[data.operations[operation][1]];
+  for (const [source, bytes, ...users] of data.values) {
     const a = seen[boxOf[source]];
     for (const b of new Set(users.map((user) => seen[boxOf[user]]))) if (a !== b) {
       const key = a * boxes.length + b, edge = found.get(key) ?? { a, b, values: 0, bytes: 0, crosses: false };
-      edge.values++; edge.bytes += bytes; edge.crosses ||= Boolean(crosses);
+      edge.values++; edge.bytes += bytes; edge.crosses ||= users.some((user) => seen[boxOf[user]] === b && taskOf(user) !== taskOf(source));
       found.set(key, edge);
     }
   }

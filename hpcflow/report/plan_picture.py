@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.picture_groups import Picture, picture_of
 from hpcflow.plan.listing.picture_operations import PHASES
@@ -82,6 +83,7 @@ def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
     types = {name: i for i, name in enumerate({op.node.type: 0 for op in picture.operations})}
     return {
         "colors": COLORS,
+        "tasks": [parse_device(name).host for name in facts.devices],
         "devices": [name or "no device yet" for name in facts.devices],
         "types": list(types),
         "tops": picture.tops,
@@ -96,8 +98,7 @@ def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
             for op in picture.operations
         ],
         "values": [
-            [value.source, value.nbytes, int(value.crosses), *value.users]
-            for value in picture.values
+            [value.source, value.nbytes, *value.users] for value in picture.values
         ],
     }  # fmt: skip
 
@@ -105,7 +106,7 @@ def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
 def _legend(facts: PictureFacts) -> Html:
     rows = [(f"swatch {color}", name) for color, name in facts.legend()]
     rows += [(f"swatch p{p}", f"predicted time, {PHASES[p]}") for p in facts.phases()]
-    has_crossings = any(value.crosses for value in facts.picture.values)
+    has_crossings = len({op.task for op in facts.picture.operations}) > 1
     rows += [
         (f"swatch {kind}", text)
         for kind, text in EDGES.items()

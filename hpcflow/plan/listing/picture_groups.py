@@ -65,11 +65,15 @@ class Picture:
         seen = self.visible(opened)
         found: dict[tuple[int, int], PictureEdge] = {}
         for value in self.values:
-            source = seen[self.box_of[value.source]]
-            for user in {seen[self.box_of[user]] for user in value.users} - {source}:
-                edge = found.get((source, user), PictureEdge(0, 0, False))
-                found[source, user] = PictureEdge(
-                    edge.values + 1, edge.nbytes + value.nbytes, edge.crosses or value.crosses
+            source, task = seen[self.box_of[value.source]], self.operations[value.source].task
+            boxes = {user: seen[self.box_of[user]] for user in value.users}
+            for box in set(boxes.values()) - {source}:
+                edge = found.get((source, box), PictureEdge(0, 0, False))
+                crosses = any(
+                    b == box and self.operations[u].task != task for u, b in boxes.items()
+                )
+                found[source, box] = PictureEdge(
+                    edge.values + 1, edge.nbytes + value.nbytes, edge.crosses or crosses
                 )
         return found
 
@@ -130,16 +134,16 @@ class _Entry:
         for entry in self.inner.values():
             yield from entry.operations()
 
-    def simplified(self) -> _Entry:
+    def simplified(self, keeps: bool = False) -> _Entry:
         """Return the entry with operations inside scopes of their name, as a variable beside reads
-        of it, and without scopes of one entry.
+        of it, and without scopes of one entry; the scope itself stays if `keeps`.
         """
         for key, entry in list(self.inner.items()):
             scope = self.inner.get((entry.name, entry.phase, None))
             if entry.operation is not None and scope is not None:
                 scope.inner = {key: self.inner.pop(key), **scope.inner}
         self.inner = {key: entry.simplified() for key, entry in self.inner.items()}
-        if len(self.inner) != 1 or not self.name:
+        if len(self.inner) != 1 or keeps:
             return self
         (only,) = self.inner.values()
         return dataclasses.replace(only, name=f"{self.name}/{only.name}")
@@ -175,11 +179,10 @@ def _tree(operations: Sequence[DrawnOperation]) -> _Entry:
         for name in (*op.layer[depth:], *op.inside):
             scope = scope.entry(name, op.phase)
         scope.entry(op.name, op.phase, number)
-    root.inner = {
-        key: dataclasses.replace(entry.simplified(), name=entry.name) if by_task else entry
-        for key, entry in root.simplified().inner.items()
-    }
-    return root
+    if by_task:
+        root.inner = {key: task.simplified(keeps=True) for key, task in root.inner.items()}
+        return root
+    return root.simplified(keeps=True)
 
 
 def _layer_depth(operations: Sequence[DrawnOperation]) -> int:

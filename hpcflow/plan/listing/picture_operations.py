@@ -50,7 +50,6 @@ class DrawnValue:
     source: int
     nbytes: int
     users: list[int]
-    crosses: bool = False  # it is sent to another task
 
 
 def drawn_operations(plan: Plan) -> list[DrawnOperation]:
@@ -123,7 +122,6 @@ def drawn_values(plan: Plan, operations: Sequence[DrawnOperation]) -> list[Drawn
                 size = _value_bytes(plan.parts[task].spec(value))
                 values[task, value] = DrawnValue(source, size, [])
             values[task, value].users.append(i)
-            values[task, value].crosses |= task != op.task
     return list(values.values())
 
 
