@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,9 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Run or submit what is missing, then print and write the study."""
     from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep import slurm_arrays
     from hpcflow.sweep.run_ledger import LEDGER
 
     try:
+        options = slurm_arrays.options_of(args.sbatch)
+        if args.slurm or args.sbatch:
+            slurm_arrays.check_slurm()
         is_folder = Path(args.script).is_dir()
         folder = Path(args.script if is_folder else args.out)
         if is_folder:
@@ -71,7 +74,7 @@ def main(args: argparse.Namespace) -> int:
         if args.retry:
             ledger.forget_failures()
         if args.slurm or args.sbatch:
-            is_over = _submit(ledger, args)
+            is_over = _submit(ledger, args, options)
         elif not _run_here(ledger):
             err("hpcflow scale: stopped; the same command goes on")
             return 130
@@ -100,6 +103,7 @@ def _opened(folder: Path) -> Ledger:
 def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     """The ledger of the study: the one that is there, if it is of the same."""
     from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep import code_snapshot
     from hpcflow.sweep.run_ledger import LEDGER, Ledger, LedgerRun
 
     ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
@@ -108,10 +112,13 @@ def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     script = Path(args.script)
     if not script.is_file():
         raise LaunchError(f"there is no script {args.script!r} in {Path.cwd()}")
+    script = script.resolve()
+    code_snapshot.check_place(script, folder)
+    files = code_snapshot.code_files(script)
     settings = {name[len(PREFIX) :].lower(): value for name, value in chosen.items()}
     settings.setdefault("default_checkpoints", "")  # a run that resumes would measure less
     spec: dict[str, Any] = {
-        "script": str(script.resolve()),
+        "script": str(script),
         "words": args.script_args,
         "settings": settings,
         "ranks": ranks,
@@ -122,9 +129,9 @@ def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     run_directory_lock.claim_directory(folder / LEDGER, "the study")
     ledger = Ledger.open(folder)
     if ledger is not None:
-        ledger.check_same(spec, script)
+        ledger.check_same(spec, files)
         return ledger
-    ledger = Ledger.create(folder, spec, script)
+    ledger = Ledger.create(folder, spec, script, files)
     runs = []
     for repeat in range(1, args.repeats + 1):
         for n in ranks:
@@ -189,13 +196,12 @@ def _run_here(ledger: Ledger) -> bool:
     return LocalRuns(ledger, 1, math.inf, tell).run(left)
 
 
-def _submit(ledger: Ledger, args: argparse.Namespace) -> bool:
+def _submit(ledger: Ledger, args: argparse.Namespace, options: Sequence[str]) -> bool:
     """Submit what is left; whether nothing was left."""
     from hpcflow.sweep.slurm_arrays import submit_arrays
 
     again = [sys.executable, "-m", "hpcflow", "scale", str(ledger.folder.resolve()), "--slurm"]
     again += [f"--sbatch={args.sbatch}"] if args.sbatch else []
-    options = shlex.split(args.sbatch)
     jobs, waiting = submit_arrays(ledger, ledger.runs, options, 1, math.inf, again, in_turn=True)
     if jobs:
         out(f"submitted {', '.join(jobs)}; hpcflow watch {ledger.folder}")

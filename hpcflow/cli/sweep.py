@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from hpcflow.cli import run as run_command
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.settings import PREFIX
 
 if TYPE_CHECKING:
@@ -71,19 +72,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Begin a sweep or go on with it."""
+    from hpcflow.sweep import slurm_arrays
+
     try:
         limit_s = _limit(args.limit)
         if args.at_once is not None and args.at_once < 1:
             raise LaunchError(f"--at-once {args.at_once}: give 1 or more")
         if args.run_dir:
             raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
+        options = slurm_arrays.options_of(args.sbatch)
         ledger, spec = _found(args)
+        if args.dry_run:
+            return _show(ledger, spec)
+        if args.slurm or args.sbatch:
+            slurm_arrays.check_slurm()
         if spec is not None:
-            if args.dry_run:
-                return _show(spec)
             ledger = _made(args, spec)
         assert ledger is not None
-        return _go_on(ledger, args, limit_s)
+        return _go_on(ledger, args, limit_s, options)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow sweep: {error}")
         return 2
@@ -95,21 +101,26 @@ def _limit(text: str | None) -> float:
     if text is None:
         return math.inf
     try:
-        return seconds(text)
+        limit = seconds(text)
     except HpcflowError as error:
         raise LaunchError(f"--limit {text} is no time", hint=error.hint) from None
+    if not limit:
+        raise LaunchError(f"--limit {text}: no run ends in that time")
+    return limit
 
 
 def _found(args: argparse.Namespace) -> tuple[Ledger | None, SweepSpec | None]:
     """An earlier sweep, or the specification of one."""
     from hpcflow.sweep import run_ledger, sweep_specification
 
-    path, of_search = Path(args.script), [name for name in OF_SEARCH if getattr(args, name)]
+    path = Path(args.script)
+    of_search = [name for name in OF_SEARCH if getattr(args, name) not in (None, [])]
     chosen = run_command.chosen_settings(args)
     if path.is_dir():
         ledger = run_ledger.Ledger.open(path)
         if ledger is None:
             raise LaunchError(f"{path} is no folder of a sweep", hint="give its --out")
+        of_search += ["out"] if args.out else []
         if of_search or chosen or args.script_args:
             raise LaunchError(f"{path} says what runs; leave out {_option(of_search, chosen)}")
         return ledger, None
@@ -133,6 +144,8 @@ def _of_options(args: argparse.Namespace, chosen: dict[str, str]) -> SweepSpec:
     script = Path(args.script)
     if not script.is_file():
         raise LaunchError(f"there is no script {args.script!r} in {os.getcwd()}")
+    if args.runs is not None and args.runs < 1:
+        raise LaunchError(f"--runs {args.runs}: give 1 or more")
     axes, remarks = sweep_specification.axes_of_options(args.grid, args.random, script)
     for remark in remarks:
         err(f"hpcflow sweep: {remark}")
@@ -153,14 +166,21 @@ def _of_options(args: argparse.Namespace, chosen: dict[str, str]) -> SweepSpec:
     ).check()
 
 
-def _show(spec: SweepSpec) -> int:
-    from hpcflow.sweep import halving_rungs
+def _show(ledger: Ledger | None, spec: SweepSpec | None) -> int:
+    """The runs of a specification, or those that an earlier sweep has left to do."""
+    from hpcflow.sweep import halving_rungs, run_ledger
 
-    runs = halving_rungs.first_runs(spec)
+    if spec is not None:
+        name, runs = spec.script.name, halving_rungs.first_runs(spec)
+    else:
+        assert ledger is not None
+        name, ended = ledger.script, run_ledger.ENDED
+        runs = [run for run in ledger.runs if ledger.state(run.name).state not in ended]
     for run in runs:
-        several = f"-n {run.ranks} " if run.ranks > 1 else ""
-        settings = "".join(f"--set {name}={value} " for name, value in run.settings.items())
-        out(f"{run.name}: hpcflow run {several}{settings}{spec.script.name} {' '.join(run.words)}")
+        several = ["-n", str(run.ranks)] if run.ranks > 1 else []
+        settings = [f"--set={field}={value}" for field, value in run.settings.items()]
+        words = ["hpcflow", "run", *several, *settings, name, "--", *run.words]
+        out(f"{run.name}: {escape_line(shlex.join(words))}")
     out(f"{len(runs)} runs")
     return 0
 
@@ -168,35 +188,37 @@ def _show(spec: SweepSpec) -> int:
 def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
     """The ledger of a specification: the one that is there, if it is of the same."""
     from hpcflow.monitoring import run_directory_lock
-    from hpcflow.sweep import halving_rungs
+    from hpcflow.sweep import code_snapshot, halving_rungs
     from hpcflow.sweep.run_ledger import LEDGER, Ledger
 
-    name = Path(args.script).stem
-    folder = Path(args.out) if args.out else Path(OUT, name)
-    runs = halving_rungs.first_runs(spec)
+    folder = Path(args.out) if args.out else Path(OUT, Path(args.script).stem)
+    code_snapshot.check_place(spec.script, folder)
+    files, runs = code_snapshot.code_files(spec.script), halving_rungs.first_runs(spec)
     run_directory_lock.claim_directory(folder / LEDGER, "the sweep")
     ledger = Ledger.open(folder)
     if ledger is not None:
-        ledger.check_same(spec.as_data(), spec.script)
+        ledger.check_same(spec.as_data(), files)
         return ledger
-    ledger = Ledger.create(folder, spec.as_data(), spec.script)
+    ledger = Ledger.create(folder, spec.as_data(), spec.script, files)
     ledger.add(runs)
     return ledger
 
 
-def _go_on(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> int:
+def _go_on(ledger: Ledger, args: argparse.Namespace, limit_s: float, options: Sequence[str]) -> int:
     """Run or submit what is left, and tell."""
     from hpcflow.monitoring import run_directory_lock
     from hpcflow.sweep import halving_rungs
     from hpcflow.sweep.run_ledger import LEDGER
 
+    if not Path(ledger.cwd).is_dir():
+        raise LaunchError(f"the folder {ledger.cwd}, in which the runs started, is gone")
     run_directory_lock.claim_directory(ledger.folder / LEDGER, "the sweep")
     ledger.settle()
     if args.retry:
         ledger.forget_failures()
     while True:
         if args.slurm or args.sbatch:
-            is_over = _submit(ledger, args, limit_s)
+            is_over = _submit(ledger, args, limit_s, options)
         elif not _run_here(ledger, args, limit_s):
             err("hpcflow sweep: stopped; the same command goes on")
             return 130
@@ -225,7 +247,7 @@ def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
         nonlocal count
         count += 1
         value = f", {ledger.spec['metric']} {state.value:.6g}" if state.value is not None else ""
-        values = " ".join(f"{name}={value}" for name, value in run.values.items())
+        values = escape_line(" ".join(f"{name}={value}" for name, value in run.values.items()))
         reason = f": {state.reason}" if state.reason else ""
         err(f"hpcflow sweep: {count} of {len(ledger.runs)}: {run.name} {state.state} after "
             f"{state.seconds:.3g} s{value} ({values}){reason}")  # fmt: skip
@@ -233,17 +255,20 @@ def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
     return LocalRuns(ledger, at_once, limit_s, tell).run(ledger.runs)
 
 
-def _submit(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
+def _submit(
+    ledger: Ledger, args: argparse.Namespace, limit_s: float, options: Sequence[str]
+) -> bool:
     """Submit what is left; whether nothing was left."""
+    from hpcflow.sweep import run_ledger
     from hpcflow.sweep.slurm_arrays import submit_arrays
 
     again = [sys.executable, "-m", "hpcflow", "sweep", str(ledger.folder.resolve()), "--slurm"]
     again += [f"--sbatch={args.sbatch}"] if args.sbatch else []
     again += [f"--at-once={args.at_once}"] if args.at_once else []
     again += [f"--limit={args.limit}"] if args.limit else []
-    group = max(run.group for run in ledger.runs)
-    runs = [run for run in ledger.runs if run.group == group]
-    options = shlex.split(args.sbatch)
+    left = [r for r in ledger.runs if ledger.recorded(r.name).state not in run_ledger.ENDED]
+    group = min((run.group for run in left), default=0)
+    runs = [run for run in left if run.group == group]
     jobs, waiting = submit_arrays(ledger, runs, options, args.at_once, limit_s, again)
     if jobs:
         err(f"hpcflow sweep: submitted {', '.join(jobs)}; hpcflow watch {ledger.folder}")
@@ -258,13 +283,17 @@ def _tell(ledger: Ledger, as_json: bool, is_over: bool) -> int:
     from hpcflow.train.result_files import write_text
 
     found = sweep_table.results(ledger)
-    data = json.dumps(sweep_table.as_data(ledger, found), indent=1)
+    data = json.dumps(sweep_table.as_data(ledger, found), indent=1, allow_nan=False)
     out(data if as_json else sweep_table.as_text(ledger, found))
     if not is_over:
         return 0
     write_text(ledger.folder / "results.json", data + "\n")
     write_text(ledger.folder / "results.csv", sweep_table.as_csv(ledger, found))
     _write_page(ledger, found)
+    metric = ledger.spec.get("metric")
+    if metric and all(state.value is None for _, state in found):
+        err(f"hpcflow sweep: no run has a value of the metric {metric}")
+        return 1
     return int(any(state.state != run_ledger.DONE for _, state in found))
 
 

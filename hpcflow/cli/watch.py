@@ -73,7 +73,7 @@ def _look_at(folder: Path) -> Callable[[], Look]:
         return (
             {**data, "running": list(map(_plain, known))},
             lambda: sweep_watch.as_text(ledger, found, known),
-            not sweep_watch.is_over(found),
+            not sweep_watch.is_over(ledger, found),
         )
 
     return look

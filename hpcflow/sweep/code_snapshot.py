@@ -1,7 +1,7 @@
-"""Code snapshot: a copy of a script and of the code beside it, named by its content.
+"""Code snapshot: a copy of a script and of the code beside and below it.
 
 The runs of a sweep import from the copy, so that editing the script does not change runs that
-have not begun. Copied are the files below the script's folder that look like code.
+have not begun. Copied are Python files and small files of configuration.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from hpcflow.errors import HpcflowError
 KINDS = (".py", ".toml", ".json", ".yaml", ".yml", ".cfg", ".ini", ".txt")
 LARGEST_FILE = 1 << 20  # larger ones are data
 MOST_FILES, MOST_BYTES = 2000, 32 << 20
-OF_RUNS = ("manifest.json", "sweep.json", "pyvenv.cfg")  # folders that hold one have no code
+MARK = ".hpcflow-code"  # a file in each copy
+OF_RUNS = ("manifest.json", "sweep.json", "pyvenv.cfg", MARK)  # folders that hold one: no code
 
 
 def code_files(script: Path) -> dict[str, bytes]:
@@ -44,7 +45,7 @@ def code_files(script: Path) -> dict[str, bytes]:
 
 def _candidates(root: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(root):
-        if folder != str(root) and any(name in files for name in OF_RUNS):
+        if MARK in files or (folder != str(root) and any(name in files for name in OF_RUNS)):
             folders.clear()
             continue
         folders[:] = sorted(n for n in folders if not n.startswith(".") and n != "__pycache__")
@@ -64,14 +65,30 @@ def digest(files: dict[str, bytes]) -> str:
     return total.hexdigest()
 
 
+def check_place(script: Path, folder: Path) -> None:
+    """Errors: HpcflowError if a sweep in `folder` would mix with what is there."""
+    place = folder.resolve()
+    if place == script.parent or place in script.parent.parents:
+        raise HpcflowError(
+            f"{folder} holds the script", hint="give a folder of its own: --out sweeps/NAME"
+        )
+    if place.exists() and not place.is_dir():
+        raise HpcflowError(f"{folder} is no folder", hint="give another one by --out")
+
+
 def write_snapshot(files: dict[str, bytes], folder: Path) -> None:
     """Write the files into `folder`, which has all of them or does not exist.
 
-    Errors: OSError.
+    Errors: HpcflowError if it has other files; OSError.
     """
+    if folder.exists() and not (folder / MARK).is_file():
+        raise HpcflowError(
+            f"{folder} exists and is no copy of code that hpcflow has made",
+            hint="give another folder by --out",
+        )
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
-    for name, content in files.items():
+    for name, content in {**files, MARK: b""}.items():
         path = draft / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

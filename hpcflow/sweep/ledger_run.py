@@ -15,14 +15,16 @@ import ctypes
 import dataclasses
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import IO, Any
 
-from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import slurm_requeue
 from hpcflow.launch.mpirun_supervisor import PR_SET_PDEATHSIG
 from hpcflow.monitoring import run_directory_lock
@@ -32,13 +34,17 @@ from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.settings import PREFIX
 from hpcflow.sweep import run_ledger
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+from hpcflow.sweep.run_metric import is_finished, metric_of
 
 LOOK_S = 0.2
 LET_IT_SAVE_S = 60.0  # after SIGTERM, then SIGKILL
 BEFORE_END_S = 5.0  # of the SLURM job: the time-out is recorded
 TAIL_BYTES = 8 << 10  # of the output, for the reason of a failure
 OUT_OF_TIME = "the time limit of its SLURM job"
-MEMORY_WORDS = ("OutOfMemoryError", "MemoryError", "oom-kill", "oom_kill", "Out Of Memory")
+KILLED = (ABORTED, 128 + signal.SIGKILL)  # exit codes after a rank was killed
+MEMORY_ERROR = re.compile(  # last lines of Python, hpcflow and SLURM
+    r"^(\w+: )?([\w.]+\.)?(MemoryError|OutOfMemoryError)\b|oom[-_]kill|Out Of Memory", re.MULTILINE
+)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -69,6 +75,12 @@ def main(words: list[str] | None = None) -> int:
             return 0
         cores = [int(core) for core in args.cores.split(",") if core]
         return Attempt(ledger, run, before, cores, args.limit).run()
+    except Exception as error:  # of this process, not of the run: nothing else would tell
+        traceback.print_exc()
+        reason = escape_line(f"it could not be run: {type(error).__name__}: {error}")
+        attempts = ledger.recorded(run.name).attempts
+        ledger.record(run.name, RunState(run_ledger.FAILED, attempts=attempts, reason=reason))
+        return 1
     finally:
         run_directory_lock.release_directory(lock)
 
@@ -80,7 +92,7 @@ class Attempt:
         self, ledger: Ledger, run: LedgerRun, before: RunState, cores: list[int], limit_s: float
     ) -> None:
         self.ledger, self._run, self._before, self._limit_s = ledger, run, before, limit_s
-        self._stopping = 0  # the signal that stops it
+        self._stopping, self._signals = 0, 0  # the signal that stops it, and how many have come
         self._begun = time.monotonic()
         self._is_out_of_time = False  # the time limit of its SLURM job is there
         self._state = RunState(
@@ -102,7 +114,11 @@ class Attempt:
         self.ledger.record(self._run.name, self._state)
         folder = self.ledger.run_folder(self._run.name)
         folder.mkdir(parents=True, exist_ok=True)
-        self._wait_for_earlier(folder)
+        if not self._wait_for_earlier(folder):
+            return self._end_before(run_ledger.PREEMPTED, "an earlier attempt has not ended")
+        if is_finished(folder) and self._before.lost:
+            return self._end_before(run_ledger.DONE, "")
+        self._begun = time.monotonic()
         killed = oom_kills()
         with open(folder / run_ledger.OUTPUT, "ab") as output:
             start = output.tell()
@@ -125,6 +141,19 @@ class Attempt:
             ),
         )
         return code
+
+    def _end_before(self, state: str, reason: str) -> int:
+        """Record the end of an attempt that has started nothing."""
+        done = state == run_ledger.DONE
+        if done:
+            value, reason = self._value(self.ledger.run_folder(self._run.name))
+        else:
+            value = None
+        ended = dataclasses.replace(
+            self._state, state=state, exit_code=0 if done else None, value=value, reason=reason
+        )
+        self.ledger.record(self._run.name, ended)
+        return 0 if done else slurm_requeue.TEMPORARY_FAILURE
 
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         libc, cores = ctypes.CDLL(None), self._state.cores
@@ -154,7 +183,7 @@ class Attempt:
             if self._stopping and told == math.inf:
                 told = now
                 process.terminate()
-            elif now - told > LET_IT_SAVE_S:
+            elif now - told > LET_IT_SAVE_S or self._signals > 1:
                 process.kill()
             if ends is not None and time.time() > ends - BEFORE_END_S:
                 ends, self._is_out_of_time = None, True
@@ -175,11 +204,14 @@ class Attempt:
             ),
         )
 
-    def _wait_for_earlier(self, folder: Path) -> None:
-        """An attempt whose process was killed may still save and stop."""
+    def _wait_for_earlier(self, folder: Path) -> bool:
+        """Whether no attempt is left: one whose process was killed may still save and stop."""
         end = time.monotonic() + LET_IT_SAVE_S
-        while not run_directory_lock.is_free(folder) and time.monotonic() < end:
+        while not run_directory_lock.is_free(folder):
+            if self._stopping or time.monotonic() > end:
+                return False
             time.sleep(LOOK_S)
+        return True
 
     def _outcome(self, code: int, is_late: bool, tail: str, was_oom: bool) -> tuple[str, str]:
         """State and reason; the reason is "" if the output tells it."""
@@ -193,21 +225,21 @@ class Attempt:
             return run_ledger.PREEMPTED, f"stopped by {signal.Signals(self._stopping).name}"
         if code == slurm_requeue.TEMPORARY_FAILURE:
             return run_ledger.PREEMPTED, "it saved and stopped"
-        if was_oom or any(word in tail for word in MEMORY_WORDS):
+        if (was_oom and code in KILLED) or MEMORY_ERROR.search(tail):
             return run_ledger.OUT_OF_MEMORY, ""
         return run_ledger.FAILED, ""
 
     def _value(self, folder: Path) -> tuple[float | None, str]:
         """The value of the metric, and why there is none."""
-        from hpcflow.sweep.run_metric import metric_of
-
         return metric_of(folder, self.ledger.spec.get("metric", ""))
 
     def _seconds(self) -> float:
         return round(self._before.seconds + time.monotonic() - self._begun, 2)
 
     def _stop(self, number: int, frame: object) -> None:
+        """The run saves and stops; at a second signal it is killed."""
         self._stopping = self._stopping or number
+        self._signals += 1
 
 
 def command_of(ledger: Ledger, run: LedgerRun) -> list[str]:
@@ -221,8 +253,14 @@ def command_of(ledger: Ledger, run: LedgerRun) -> list[str]:
         settings["default_checkpoints"] = str(folder / "checkpoints")
     options = [f"--set={name}={value}" for name, value in settings.items()]
     script = str((ledger.folder / run_ledger.CODE / ledger.script).resolve())
-    command = [sys.executable, "-m", "hpcflow", "run", *several, *options, script]
-    return [*command, "--", *run.words]
+    return [*program(), "run", *several, *options, script, "--", *run.words]
+
+
+def program() -> list[str]:
+    """The command `hpcflow`; without it the module, for which Python searches the current folder
+    first."""
+    installed = os.path.join(os.path.dirname(sys.executable), "hpcflow")
+    return [installed] if os.access(installed, os.X_OK) else [sys.executable, "-m", "hpcflow"]
 
 
 def tail_of(path: Path, start: int) -> str:
@@ -259,7 +297,7 @@ def oom_kills() -> int:
 def _memory_files() -> list[str]:
     """Where the kernel counts them: of control groups of version 2 and of version 1."""
     with contextlib.suppress(OSError):
-        rows = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().split()]
+        rows = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         groups = {row[1]: row[2] for row in rows if len(row) == 3}
         return [
             f"/sys/fs/cgroup{groups.get('', '')}/memory.events",

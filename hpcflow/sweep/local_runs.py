@@ -42,7 +42,8 @@ class LocalRuns:
         self._own: dict[str, tuple[subprocess.Popen[bytes], int]] = {}  # process and slot
         self._others: dict[str, RunState] = {}  # of an earlier command
         self._starts: dict[str, int] = {}
-        self._stopping = 0
+        self._stopping = 0  # how many signals have come
+        self._told: dict[str, int] = {}  # run -> how many of them its process has got
         self._looked = 0.0
 
     def run(self, runs: Sequence[LedgerRun]) -> bool:
@@ -66,21 +67,24 @@ class LocalRuns:
         while waiting or self._own or self._others:
             for name in self._ended():
                 state = self.ledger.state(name)
-                if state.state == run_ledger.PENDING and self._starts[name] >= STARTS:
-                    state = self._give_up(name)
                 if state.state in run_ledger.ENDED:
                     self._tell(by_name[name], state)
-                elif not self._stopping and state.state != run_ledger.RUNNING:
+                elif state.state == run_ledger.RUNNING or self.ledger.is_held(name):
+                    self._others[name] = state  # a process of an earlier command was first
+                elif state.state == run_ledger.PENDING and self._starts.get(name, 0) >= STARTS:
+                    self._tell(by_name[name], self._give_up(name))
+                elif not self._stopping:
                     waiting.append(by_name[name])  # it was killed, or nobody knows of it
+            while waiting and not self._stopping and (slot := self._free_slot()) is not None:
+                self._start(waiting.pop(0), slot)
             if self._stopping:
                 waiting.clear()
-            while waiting and (slot := self._free_slot()) is not None:
-                self._start(waiting.pop(0), slot)
+                self._pass_on_signals()
             time.sleep(LOOK_S)
 
     def _start(self, run: LedgerRun, slot: int) -> None:
         self._starts[run.name] = self._starts.get(run.name, 0) + 1
-        words = [sys.executable, "-m", "hpcflow.sweep.ledger_run", str(self.ledger.folder)]
+        words = [*module_command(), "hpcflow.sweep.ledger_run", str(self.ledger.folder)]
         words += [run.name, f"--cores={','.join(map(str, self._slots[slot]))}"]
         words += [f"--limit={self._limit_s}"] if math.isfinite(self._limit_s) else []
         log = self.ledger.lock_folder(run.name) / LOG
@@ -136,17 +140,28 @@ class LocalRuns:
                 signal.signal(number, handler)
 
     def _stop(self, number: int, frame: object) -> None:
-        """The runs save and stop; at a second signal they end at once."""
-        kind = signal.SIGKILL if self._stopping else signal.SIGTERM
-        self._stopping = number
-        again = "" if kind == signal.SIGKILL else "; again: they end at once"
+        self._stopping += 1
+        again = "; again: they end at once" if self._stopping == 1 else ""
         os.write(2, f"hpcflow: the runs save and stop{again}\n".encode())
+
+    def _pass_on_signals(self) -> None:
+        """The runs save and stop; at a second signal they end at once."""
         here = os.uname().nodename
-        pids = [process.pid for process, _ in self._own.values()]
-        pids += [state.pid for state in self._others.values() if state.host == here]
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, kind)
+        pids = {name: process.pid for name, (process, _) in self._own.items()}
+        others = {n: self.ledger.recorded(n) for n in self._others if n not in pids}
+        pids |= {n: s.pid for n, s in others.items() if s.host == here and s.pid}
+        for name, pid in pids.items():
+            if self._told.get(name, 0) < self._stopping:  # one at a time, or they merge
+                self._told[name] = self._told.get(name, 0) + 1
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
+
+
+def module_command() -> list[str]:
+    """Python with `-m`, without modules of the current folder, unless hpcflow is there."""
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    is_safe = sys.version_info >= (3, 11) and not os.path.samefile(top, os.getcwd())
+    return [sys.executable, *(["-P"] if is_safe else []), "-m"]
 
 
 def core_slots(at_once: int) -> list[list[int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import secrets
 import time
@@ -24,6 +25,7 @@ from typing import Any
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.platform.record_files import read_json_object
+from hpcflow.report.run_directory_reader import has_type
 from hpcflow.sweep import code_snapshot
 from hpcflow.train.result_files import write_json, write_text
 
@@ -50,6 +52,10 @@ class LedgerRun:
     group: int = 0  # runs of a later group begin when those of the earlier have ended
 
 
+_RUN = {"name": str, "ranks": int, "settings": dict, "words": [str], "values": dict, "group": int}
+_FIELDS = tuple(_RUN)
+
+
 @dataclasses.dataclass
 class RunState:
     """What is recorded of a run."""
@@ -73,18 +79,18 @@ class Ledger:
 
     def __init__(self, folder: Path, data: dict[str, Any]) -> None:
         self.folder, self.data = folder, data
-        try:
-            self.runs = [LedgerRun(**run) for run in data["runs"]]
-            self.spec: dict[str, Any] = data["spec"]
-            self.id, self.cwd = str(data["id"]), str(data["cwd"])
-            self.script = str(data["script"])  # its name in the snapshot
-        except (KeyError, TypeError):
-            raise _damaged(folder / SWEEP) from None
+        if not has_type(data, {"spec": dict, "id": str, "cwd": str, "script": str, "runs": [_RUN]}):
+            raise _damaged(folder / SWEEP)
+        self.runs = [LedgerRun(**{name: run[name] for name in _FIELDS}) for run in data["runs"]]
+        self.spec: dict[str, Any] = data["spec"]
+        self.id, self.cwd = data["id"], data["cwd"]
+        self.script: str = data["script"]  # its name in the snapshot
 
     @classmethod
-    def create(cls, folder: Path, spec: dict[str, Any], script: Path) -> Ledger:
+    def create(
+        cls, folder: Path, spec: dict[str, Any], script: Path, files: dict[str, bytes]
+    ) -> Ledger:
         """Make the folder, with a snapshot of the code and no runs yet."""
-        files = code_snapshot.code_files(script)
         folder.mkdir(parents=True, exist_ok=True)
         code_snapshot.write_snapshot(files, folder / CODE)
         data = {
@@ -105,11 +111,12 @@ class Ledger:
         data = read_json_object(folder / SWEEP)
         if data is None:
             return None
-        if data.get("format") != FORMAT:
+        ledger = cls(folder, data)
+        if data.get("format") != FORMAT or not ledger.runs:
             raise _damaged(folder / SWEEP)
-        return cls(folder, data)
+        return ledger
 
-    def check_same(self, spec: dict[str, Any], script: Path) -> None:
+    def check_same(self, spec: dict[str, Any], files: dict[str, bytes]) -> None:
         """Errors: HpcflowError if the folder is of another specification, or of other code."""
         given = json.loads(json.dumps(spec))
         other = [name for name in given if given[name] != self.spec.get(name)]
@@ -118,7 +125,7 @@ class Ledger:
                 f"{self.folder} has other runs: they differ in {', '.join(other)}",
                 hint="give another folder by --out",
             )
-        changed = code_snapshot.changes(code_snapshot.code_files(script), self.folder / CODE)
+        changed = code_snapshot.changes(files, self.folder / CODE)
         if changed:
             raise HpcflowError(
                 f"{', '.join(changed[:3])} has changed since the runs in {self.folder} began",
@@ -146,9 +153,9 @@ class Ledger:
         data = read_json_object(path)
         if data is None:
             return RunState()
-        known = {field.name for field in dataclasses.fields(RunState)}
-        state = RunState(**{key: value for key, value in data.items() if key in known})
-        if state.state not in STATES:
+        kinds = {field.name: field for field in dataclasses.fields(RunState)}
+        state = RunState(**{key: value for key, value in data.items() if key in kinds})
+        if state.state not in STATES or not _is_valid(state):
             raise _damaged(path)
         return state
 
@@ -200,10 +207,27 @@ class Ledger:
                 run_directory_lock.release_directory(folder)
 
     def forget_failures(self) -> None:
-        """Let the runs that have failed begin again, as pending."""
+        """Let the runs that have failed begin again, as pending: those of the last group."""
+        last = max(run.group for run in self.runs)
         for run in self.runs:
-            if self.recorded(run.name).state in (FAILED, OUT_OF_MEMORY, TIMEOUT):
+            if run.group == last and self.recorded(run.name).state in (
+                FAILED,
+                OUT_OF_MEMORY,
+                TIMEOUT,
+            ):
                 self.record(run.name, RunState())
+
+
+def _is_valid(state: RunState) -> bool:
+    """Whether the fields have their types, and numbers are finite."""
+    counts = (state.attempts, state.lost, state.pid, *state.cores)
+    numbers = (state.seconds, state.begun, state.value or 0.0, state.exit_code or 0)
+    texts = (state.reason, state.job, state.host)
+    return (
+        all(type(count) is int and count >= 0 for count in counts)
+        and all(type(n) in (int, float) and math.isfinite(n) for n in numbers)
+        and all(isinstance(text, str) for text in texts)
+    )
 
 
 def runs_of(path: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -30,9 +31,10 @@ def metric_of(folder: Path, name: str) -> tuple[float | None, str]:
     (run,) = run_summary.load([str(folder)], is_over=True)
     if name in said:
         value = said[name]
-        if isinstance(value, (int, float)) and math.isfinite(value):
-            return float(value), ""
-        return None, f"the metric {name} is no finite number: {value}"
+        with contextlib.suppress(OverflowError):  # a whole number beyond any float
+            if type(value) in (int, float) and math.isfinite(value):
+                return float(value), ""
+        return None, f"the metric {name} is no finite number: {str(value)[:40]}"
     series = run.curve("step", name)[1]
     if series:
         value = series[-1]

@@ -19,6 +19,7 @@ from hpcflow.errors import HpcflowError
 SETTING, ARGUMENT = "settings", "arguments"  # kinds of axes, as the tables of a file of a sweep
 GRID, RANDOM, HALVING = "grid", "random", "halving"
 SCALES = ("linear", "log", "int")
+MOST_RUNS = 10_000
 TRIES = 50  # draws for each random configuration, as small spaces repeat themselves
 Value: TypeAlias = str | bool  # a bool: the option is given without a value, or left out
 
@@ -108,11 +109,19 @@ def grid(axes: Sequence[Axis]) -> list[Configuration]:
                 f"{axis.name} has a range, which a grid cannot enumerate",
                 hint="give its values, or search by random",
             )
+    check_count(math.prod(len(axis.values) for axis in axes))
     return [_configuration(axes, values) for values in itertools.product(*(a.values for a in axes))]
+
+
+def check_count(runs: int) -> None:
+    """Errors: SweepError for too many runs."""
+    if runs > MOST_RUNS:
+        raise SweepError(f"these are {runs:,} runs, more than {MOST_RUNS:,}")
 
 
 def drawn(axes: Sequence[Axis], runs: int, seed: int) -> list[Configuration]:
     """At most `runs` different random configurations; the same for the same seed."""
+    check_count(runs)
     generator = random.Random(seed)
     found: dict[tuple[Value, ...], None] = {}
     for _ in range(runs * TRIES):

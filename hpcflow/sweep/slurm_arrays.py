@@ -13,18 +13,44 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcflow.errors import LaunchError
 from hpcflow.sweep import run_ledger, slurm_states
+from hpcflow.sweep.local_runs import module_command
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun
 from hpcflow.train.result_files import write_text
 
 BLOCK = 1000  # elements of an array; SLURM's MaxArraySize is 1001 unless a site raises it
 OF_SITE = ("SLURM_CONF", "SLURM_MPI_TYPE")  # variables that are not of the job that submits
 FOLDER, NEXT = "slurm", "next"  # of job scripts and their output; name of the last job
+
+
+class Submission(NamedTuple):
+    """What was submitted: the numbers of the arrays, and how many runs wait or run already."""
+
+    jobs: list[str]
+    waiting: int
+
+
+def check_slurm() -> None:
+    """Errors: LaunchError without SLURM; OSError if squeue does not answer."""
+    if shutil.which("sbatch") is None:
+        raise LaunchError(
+            "the command sbatch is not available here",
+            hint="log in to a host with SLURM, or leave out --slurm",
+        )
+    slurm_states.jobs_in_queue("")
+
+
+def options_of(text: str) -> list[str]:
+    """The words of `--sbatch OPTIONS`. Errors: LaunchError for an unclosed quotation."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise LaunchError(f"--sbatch={text}: {error}") from None
 
 
 def submit_arrays(
@@ -35,42 +61,46 @@ def submit_arrays(
     limit_s: float,
     again: Sequence[str],
     in_turn: bool = False,
-) -> tuple[list[str], int]:
-    """Submit the runs that have not ended and are not in the queue.
+) -> Submission:
+    """Submit the runs that have not ended and are not in the queue, and then the last job.
 
     `options` are those of sbatch, `again` is the command of the last job. With `in_turn`, an array
-    waits for the one before. Returns the numbers of the new jobs, and how many runs wait or run
-    already.
+    waits for the one before.
     Errors: LaunchError with what sbatch says; OSError if squeue does not answer.
     """
-    if shutil.which("sbatch") is None:
-        raise LaunchError(
-            "the command sbatch is not available here",
-            hint="log in to a host with SLURM, or leave out --slurm",
-        )
     prefix = f"hf-{ledger.id}-"
-    queued = slurm_states.elements_in_queue(prefix)
+    queue = slurm_states.jobs_in_queue(prefix)
+    queued = {(job.name, job.element) for job in queue}
     numbers = {run.name: number for number, run in enumerate(ledger.runs)}
     missing: dict[tuple[int, int], list[int]] = {}
     waiting = 0
     for run in runs:
         block, index = divmod(numbers[run.name], BLOCK)
-        if (f"{prefix}{block}", index) in queued:
+        state = ledger.state(run.name).state
+        if (f"{prefix}{block}", index) in queued or state == run_ledger.RUNNING:
             waiting += 1
-        elif ledger.state(run.name).state == run_ledger.RUNNING:
-            waiting += 1
-        elif ledger.recorded(run.name).state not in run_ledger.ENDED:
+        elif state not in run_ledger.ENDED:
             missing.setdefault((run.ranks, block), []).append(index)
+    arrays = list(dict.fromkeys(job.job for job in queue if job.element is not None))
     jobs: list[str] = []
-    for (ranks, block), indices in missing.items():
-        script = _array_script(ledger, prefix, block, ranks, indices, at_once, limit_s)
-        turn = [f"--dependency=afterany:{jobs[-1]}"] if jobs and in_turn else []
-        jobs.append(_sbatch(script, [*options, *turn]))
-    if jobs:
-        script = _next_script(ledger, prefix, again)
-        jobs.append(_sbatch(script, [*options, f"--dependency=afterany:{':'.join(jobs)}",
-                                     "--ntasks=1", "--nodes=1"]))  # fmt: skip
-    return jobs, waiting
+    try:
+        for (ranks, block), indices in missing.items():
+            script = _array_script(ledger, prefix, block, ranks, indices, at_once, limit_s)
+            before = [*arrays, *jobs][-1:] if in_turn else []
+            turn = [f"--dependency=afterany:{before[0]}"] if before else []
+            jobs.append(_sbatch(script, [*options, *turn]))
+    finally:  # also those of the arrays that were accepted
+        own = os.environ.get("SLURM_JOB_ID")
+        has_next = any(job.name == f"{prefix}{NEXT}" and job.job != own for job in queue)
+        if jobs or (arrays and not has_next):
+            _submit_next(_next_script(ledger, prefix, again), [*arrays, *jobs], options)
+    return Submission(jobs, waiting)
+
+
+def _submit_next(script: Path, jobs: Sequence[str], options: Sequence[str]) -> None:
+    """Submit the job that goes on when all arrays have ended."""
+    after = [f"--dependency=afterany:{':'.join(jobs)}"] if jobs else []
+    _sbatch(script, [*options, *after, "--ntasks=1", "--nodes=1"])
 
 
 def _array_script(
@@ -87,7 +117,7 @@ def _array_script(
     folder = (ledger.folder / FOLDER).resolve()
     limit = [f"--limit={limit_s}"] if math.isfinite(limit_s) else []
     names = [run.name for run in ledger.runs[block * BLOCK : (block + 1) * BLOCK]]
-    run = [sys.executable, "-m", "hpcflow.sweep.ledger_run", str(ledger.folder.resolve())]
+    run = [*module_command(), "hpcflow.sweep.ledger_run", str(ledger.folder.resolve())]
     lines = [
         "#!/usr/bin/env bash",
         f"#SBATCH --job-name={prefix}{block} --array={_ranges(indices)}{most}",

@@ -1,10 +1,11 @@
-"""SLURM states: how a job ended, and which elements of job arrays wait or run."""
+"""SLURM states: how a job ended, and which jobs wait or run."""
 
 from __future__ import annotations
 
 import getpass
 import re
 import subprocess
+from typing import NamedTuple
 
 from hpcflow.launch import slurm_requeue
 from hpcflow.platform.terminal_escaping import escape_line
@@ -37,20 +38,34 @@ def _accounted(job: str) -> str:
     return reply.split()[0] if reply.split() else ""
 
 
-def elements_in_queue(name: str) -> set[tuple[str, int]]:
-    """(job name, index) of the array elements of this user's jobs `name*` that wait or run.
+class QueuedJob(NamedTuple):
+    """A job of this user that waits or runs, or an element of a job array."""
+
+    name: str
+    job: str  # the number that dependencies name
+    element: int | None  # its index in the array
+
+
+def jobs_in_queue(name: str) -> list[QueuedJob]:
+    """The jobs `name*` of this user that wait or run.
 
     Errors: OSError if squeue does not answer: then nothing may be submitted again.
     """
     command = ["squeue", "--noheader", "--array", "--user", getpass.getuser()]
-    done = subprocess.run(
-        [*command, "--format", "%j %K"], capture_output=True, text=True, timeout=LIMIT_S
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--format", "%j %F %K"], capture_output=True, text=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"squeue does not answer within {LIMIT_S:g} s") from None
     if done.returncode:
         raise OSError(f"squeue does not answer: {escape_line(done.stderr.strip())}")
     rows = [line.split() for line in done.stdout.splitlines()]
-    return {(row[0], int(row[1])) for row in rows
-            if len(row) == 2 and row[0].startswith(name) and row[1].isdigit()}  # fmt: skip
+    return [
+        QueuedJob(row[0], row[1], int(row[2]) if row[2].isdigit() else None)
+        for row in rows
+        if len(row) == 3 and row[0].startswith(name)
+    ]
 
 
 def _ask(command: list[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ from hpcflow.sweep.search_space import (
 RANKS = "ranks"  # among the settings of a sweep, but no field of Settings
 KEYS = ("script", "search", "metric", "mode", "runs", "seed", "budget", "args", SETTING, ARGUMENT)
 FIELDS = {field.name for field in dataclasses.fields(Settings)} - {"run_dir"}
-MOST_RUNS = 100_000
+NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,8 @@ class SweepSpec:
             raise SweepError(f"there is no script {self.script}")
         if self.metric and self.mode not in ("min", "max"):
             raise SweepError(f"the metric {self.metric} needs a direction: mode min or max")
+        if self.mode and not self.metric:
+            raise SweepError(f"mode {self.mode} is the direction of a metric; none is given")
         if self.search == HALVING and not (self.metric and self.budget):
             raise SweepError(
                 "successive halving needs a metric, its mode and a budget",
@@ -76,13 +79,23 @@ class SweepSpec:
             raise SweepError("random search needs a number of runs", hint="give --runs 20")
         if self.search == GRID and self.runs:
             raise SweepError("a grid has as many runs as combinations; leave out the number")
-        names = [axis.name for axis in self.axes]
+        self._check_axes()
+        check_texts(*self.words, *map(str, self.settings.values()))
+        for point in self.configurations():
+            self.ledger_run(0, point)
+        return self
+
+    def _check_axes(self) -> None:
+        names = [*(axis.name for axis in self.axes), *self.settings]
+        names += [self.budget.argument] if self.budget else []
         if len(set(names)) < len(names):
             raise SweepError(f"{max(names, key=names.count)} is given twice")
         for axis in self.axes:
-            check_values(axis)
-        check_values(*(Axis(SETTING, name, (v,)) for name, v in self.settings.items()))
-        return self
+            if not NAME.fullmatch(axis.name):
+                raise SweepError(f"{axis.name!r} is no name of an option")
+            if len(set(axis.values)) < len(axis.values):
+                raise SweepError(f"{axis.name} has a value twice")
+            check_texts(*map(str, axis.values))
 
     def as_data(self) -> dict[str, Any]:
         """As JSON."""
@@ -95,13 +108,15 @@ class SweepSpec:
             found = drawn(self.axes, self.runs, self.seed)
         else:
             found = grid(self.axes)
-        if len(found) > MOST_RUNS:
-            raise SweepError(f"these are {len(found):,} runs, more than {MOST_RUNS:,}")
         return found
 
     def ledger_run(self, number: int, point: Configuration, rung: int = 0) -> LedgerRun:
-        """Run `number` of the ledger, of a configuration, in a rung of successive halving."""
+        """Run `number` of the ledger, of a configuration, in a rung of successive halving.
+
+        Errors: SweepError for a setting that does not exist, or cannot have its value.
+        """
         settings = {**self.settings, **point.settings}
+        check_settings(settings)
         arguments = dict(point.arguments)
         if self.budget is not None:
             arguments[self.budget.argument] = str(self.budget.rungs[rung])
@@ -115,19 +130,29 @@ class SweepSpec:
         )
 
 
-def check_values(*axes: Axis) -> None:
-    """Errors: SweepError for an unknown setting, or a value that it cannot have."""
-    for axis in axes:
-        if axis.kind != SETTING or axis.scale:
-            continue
-        if axis.name == RANKS:
-            if not all(str(v).isdigit() and int(v) > 0 for v in axis.values):
-                raise SweepError(f"ranks {', '.join(map(str, axis.values))}: give 1 or more")
-            continue
-        if axis.name not in FIELDS:
-            raise SweepError(f"there is no setting {axis.name}", hint="hpcflow help environment")
-        for value in axis.values:
-            Settings.from_environ({PREFIX + axis.name.upper(): as_setting(value)})
+def check_settings(settings: Mapping[str, Value]) -> None:
+    """Errors: SweepError, HpcflowError for an unknown setting, or a value that it cannot have."""
+    unknown = sorted(settings.keys() - FIELDS - {RANKS})
+    if unknown:
+        raise SweepError(f"there is no setting {unknown[0]}", hint="hpcflow help environment")
+    ranks = str(settings.get(RANKS, 1))
+    if not re.fullmatch(r"[1-9]\d{0,6}", ranks, re.ASCII):
+        raise SweepError(f"ranks {ranks}: give a whole number from 1 on")
+    fields = {n: as_setting(v) for n, v in settings.items() if n != RANKS}
+    found = Settings.from_environ({PREFIX + n.upper(): v for n, v in fields.items()})
+    if found.ps >= int(ranks):
+        raise SweepError(f"{ranks} ranks with ps={found.ps} leave no worker", hint="more ranks")
+
+
+def check_texts(*texts: str) -> None:
+    """Errors: SweepError for what no command line can hold."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise SweepError(f"{text!a} is no UTF-8") from None
+        if "\0" in text:
+            raise SweepError(f"{text!r} holds a zero byte")
 
 
 def as_setting(value: Value) -> str:
@@ -144,8 +169,11 @@ def of_file(path: Path) -> SweepSpec:
             f"{path}: Python 3.10 reads TOML by the package tomli, which is not installed",
             hint="pip install tomli",
         ) from None
+    text = read_text(path)
+    if text is None:
+        raise SweepError(f"there is no file {path}")
     try:
-        data = tomllib.loads(read_text(path) or "")
+        data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SweepError(f"{path} is no TOML: {error}") from None
     unknown = sorted(data.keys() - set(KEYS))
@@ -187,7 +215,7 @@ def _tables(path: Path, data: Mapping[str, Any]) -> tuple[list[Axis], dict[str, 
             if isinstance(value, list):
                 if not value:
                     raise SweepError(f"{path}: {name} has no values")
-                axes.append(Axis(kind, name, tuple(map(_value, value))))
+                axes.append(Axis(kind, name, tuple(_value(path, name, one) for one in value)))
             elif isinstance(value, dict):
                 unknown = sorted(value.keys() - {"low", "high", "scale"})
                 if unknown:
@@ -195,11 +223,15 @@ def _tables(path: Path, data: Mapping[str, Any]) -> tuple[list[Axis], dict[str, 
                 low, high = value.get("low"), value.get("high")
                 axes.append(range_axis(kind, name, low, high, value.get("scale", "linear")))
             else:
-                fixed[kind][name] = _value(value)
+                fixed[kind][name] = _value(path, name, value)
     return axes, fixed
 
 
-def _value(value: Any) -> Value:
+def _value(path: Path, name: str, value: Any) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SweepError(f"{path}: {name} = {value} is no number")
+    if not isinstance(value, (bool, int, float, str)) or not NAME.fullmatch(name):
+        raise SweepError(f"{path}: {name!r} = {value!r}: give a name and a number, a text or true")
     return value if isinstance(value, bool) else str(value)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.run_watch import WatchedRun, as_table
-from hpcflow.sweep import run_ledger, sweep_table
+from hpcflow.sweep import halving_rungs, run_ledger, sweep_table
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 
 MOST_SHOWN = 12  # runs that go on
@@ -28,7 +28,7 @@ class WatchedSweep:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._ended: dict[str, RunState] = {}
+        self._ended: dict[str, tuple[int, RunState]] = {}
         self._runs: dict[str, WatchedRun] = {}
 
     def look(self) -> tuple[Ledger, list[tuple[LedgerRun, RunState]], list[dict[str, Any]]]:
@@ -43,15 +43,23 @@ class WatchedSweep:
         return ledger, found, [self._runs[name].look() for name in going[:MOST_SHOWN]]
 
     def _state(self, ledger: Ledger, name: str) -> RunState:
-        state = self._ended.get(name) or ledger.state(name)
+        """The state; of a run that has ended it is read again only if its file has changed."""
+        try:
+            changed = (ledger.lock_folder(name) / run_ledger.STATE).stat().st_mtime_ns
+        except OSError:
+            return RunState()
+        if self._ended.get(name, (0, None))[0] == changed:
+            return self._ended[name][1]
+        state = ledger.state(name)
         if state.state in run_ledger.ENDED:
-            self._ended[name] = state
+            self._ended[name] = changed, state
         return state
 
 
-def is_over(found: list[tuple[LedgerRun, RunState]]) -> bool:
-    """Whether no run goes on or waits."""
-    return all(state.state in run_ledger.ENDED for _, state in found)
+def is_over(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> bool:
+    """Whether no run goes on or waits, and no rung of successive halving follows."""
+    ended = all(state.state in run_ledger.ENDED for _, state in found)
+    return ended and not halving_rungs.next_rung(ledger)
 
 
 def as_data(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> dict[str, Any]:

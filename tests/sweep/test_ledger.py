@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ def ledger(folder: Path, runs: int = 1) -> Ledger:
     script = folder / "code" / "train.py"
     script.parent.mkdir(parents=True)
     script.write_text("print(1)\n")
-    made = Ledger.create(folder / "sweep", {"metric": "loss"}, script)
+    files = code_snapshot.code_files(script)
+    made = Ledger.create(folder / "sweep", {"metric": "loss"}, script, files)
     made.add([LedgerRun(f"{n}", 1, {}, [], {"n": str(n)}) for n in range(runs)])
     return made
 
@@ -78,6 +80,15 @@ def test_a_run_that_has_ended_is_not_run_again(tmp_path: Path, state: str) -> No
     assert made.recorded("0") == RunState(state, attempts=1)
 
 
+def test_an_error_of_the_process_is_the_reason_and_is_not_repeated(tmp_path: Path) -> None:
+    made = ledger(tmp_path)
+    data = json.loads((made.folder / "sweep.json").read_text())
+    (made.folder / "sweep.json").write_text(json.dumps({**data, "cwd": str(tmp_path / "gone")}))
+    assert ledger_run.main([str(made.folder), "0"]) == 1
+    found = made.recorded("0")
+    assert found.state == run_ledger.FAILED and "FileNotFoundError" in found.reason
+
+
 def test_failures_are_forgotten_and_what_is_done_stays(tmp_path: Path) -> None:
     made = ledger(tmp_path, 4)
     states = (run_ledger.DONE, run_ledger.FAILED, run_ledger.TIMEOUT, run_ledger.PREEMPTED)
@@ -86,9 +97,22 @@ def test_failures_are_forgotten_and_what_is_done_stays(tmp_path: Path) -> None:
     made.forget_failures()
     found = [made.recorded(str(name)).state for name in range(4)]
     assert found == ["done", "pending", "pending", "preempted"]
+    made.record("1", RunState(run_ledger.FAILED))
+    made.add([LedgerRun("4", 1, {}, [], {}, group=1)])  # the next rung is decided by the first
+    made.forget_failures()
+    assert made.recorded("1").state == run_ledger.FAILED
 
 
-@pytest.mark.parametrize("text", ['{"state": "gone"}', "[]", "{"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *('{"state": "gone"}', "[]", "{"),
+        '{"state": "done", "value": "abc"}',
+        '{"state": "done", "value": NaN}',
+        '{"state": "done", "cores": ["a"]}',
+        '{"state": "running", "pid": -1}',
+    ],
+)
 def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     made = ledger(tmp_path)
     made.record("0", RunState(run_ledger.DONE))
@@ -97,15 +121,56 @@ def test_a_damaged_state_is_an_error_that_names_the_file(tmp_path: Path, text: s
         made.state("0")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"runs": []}, {"runs": [{"name": "0"}]}, {"spec": []}, {"cwd": 3}, {"format": "other"}),
+        {"runs": None},
+    ],
+)
+def test_a_damaged_list_of_runs_is_an_error_that_names_the_file(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    made = ledger(tmp_path)
+    path = made.folder / "sweep.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(HpcflowError, match=r"sweep\.json is not what hpcflow writes there"):
+        Ledger.open(made.folder)
+
+
 def test_a_folder_of_other_runs_or_other_code_is_refused(tmp_path: Path) -> None:
     made = ledger(tmp_path)
-    script = tmp_path / "code" / "train.py"
-    made.check_same({"metric": "loss"}, script)
+    files = code_snapshot.code_files(tmp_path / "code" / "train.py")
+    made.check_same({"metric": "loss"}, files)
     with pytest.raises(HpcflowError, match="they differ in metric"):
-        made.check_same({"metric": "accuracy"}, script)
-    script.write_text("print(2)\n")
+        made.check_same({"metric": "accuracy"}, files)
     with pytest.raises(HpcflowError, match=r"train\.py has changed"):
-        made.check_same({"metric": "loss"}, script)
+        made.check_same({"metric": "loss"}, {"train.py": b"print(2)\n"})
+
+
+def test_a_folder_of_the_user_is_never_replaced(tmp_path: Path) -> None:
+    script = tmp_path / "work" / "train.py"
+    (tmp_path / "out" / "code").mkdir(parents=True)
+    (tmp_path / "out" / "code" / "thesis.tex").write_text("precious")
+    script.parent.mkdir()
+    script.write_text("")
+    files = code_snapshot.code_files(script)
+    with pytest.raises(HpcflowError, match="no copy of code that hpcflow has made"):
+        Ledger.create(tmp_path / "out", {}, script, files)
+    assert (tmp_path / "out" / "code" / "thesis.tex").read_text() == "precious"
+    for place in (tmp_path / "work", tmp_path):
+        with pytest.raises(HpcflowError, match="holds the script"):
+            code_snapshot.check_place(script, place)
+    with pytest.raises(HpcflowError, match="is no folder"):
+        code_snapshot.check_place(tmp_path / "other" / "x.py", script)
+
+
+def test_what_a_killed_first_command_leaves_is_no_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("a")
+    files = code_snapshot.code_files(tmp_path / "train.py")
+    code_snapshot.write_snapshot(files, tmp_path / "sweeps" / "t" / "code")
+    assert code_snapshot.code_files(tmp_path / "train.py") == files
+    Ledger.create(tmp_path / "sweeps" / "t", {}, tmp_path / "train.py", files)  # and it is replaced
 
 
 def test_the_snapshot_has_the_code_and_neither_data_nor_runs(tmp_path: Path) -> None:
@@ -150,11 +215,16 @@ def test_the_metric_is_that_of_the_result_else_the_last_of_the_rows(tmp_path: Pa
         "step,epoch,seconds,time,samples_per_second,loss\n1,1,1,1,8,3.0\n2,1,2,2,8,2.5\n"
     )
     assert run_metric.metric_of(tmp_path, "loss") == (2.5, "")
-    (tmp_path / "result.json").write_text('{"loss": 0.25, "accuracy": NaN}')
+    large = "1" + "0" * 400
+    (tmp_path / "result.json").write_text(
+        f'{{"loss": 0.25, "accuracy": NaN, "good": true, "large": {large}}}'
+    )
     assert run_metric.metric_of(tmp_path, "loss") == (0.25, "")
-    assert run_metric.metric_of(tmp_path, "accuracy")[0] is None
+    for name in ("accuracy", "good", "large"):
+        value, reason = run_metric.metric_of(tmp_path, name)
+        assert value is None and "is no finite number" in reason
     value, reason = run_metric.metric_of(tmp_path, "auc")
-    assert value is None and "there is no metric auc; it has loss, accuracy" in reason
+    assert value is None and "there is no metric auc; it has loss, accuracy, good, large" in reason
 
 
 def test_a_run_gets_its_settings_and_a_folder_for_checkpoints(tmp_path: Path) -> None:
@@ -162,8 +232,8 @@ def test_a_run_gets_its_settings_and_a_folder_for_checkpoints(tmp_path: Path) ->
     run = LedgerRun("7", 4, {"sync": "all"}, ["--rate=1"], {})
     command = ledger_run.command_of(made, run)
     folder = made.folder / "runs" / "7"
-    assert command[1:] == [
-        *("-m", "hpcflow", "run", "-n", "4", f"--set=run_dir={folder}", "--set=sync=all"),
+    assert command[command.index("run") :] == [
+        *("run", "-n", "4", f"--set=run_dir={folder}", "--set=sync=all"),
         f"--set=default_checkpoints={folder}/checkpoints",
         *(str(made.folder / "code" / "train.py"), "--", "--rate=1"),
     ]

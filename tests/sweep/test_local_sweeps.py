@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,6 +165,53 @@ def test_a_signal_stops_the_runs_and_the_same_command_goes_on(place: Place, numb
     runs = place.sweep("sweeps/train")
     assert [run["state"] for run in runs] == ["done"] * 3
     assert [run["attempts"] for run in runs] == [2, 2, 1]
+
+
+@pytest.mark.slow
+def test_a_signal_while_runs_are_started_stops_them_all(place: Place) -> None:
+    command = place.start("train.py", *grid(4), "--at-once", "4", "--arg=--seconds=40")
+    end = time.monotonic() + 60
+    while not place.processes():
+        assert time.monotonic() < end
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode == 130 and place.processes() == []
+    assert not any(word == "end" for word, _ in place.lines())
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_runs_that_ignore_the_first(place: Place) -> None:
+    do = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf'); time.sleep(90)"
+    command = place.start("train.py", *grid(1), do=do)
+    place.wait_for("deaf", 1)
+    command.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert command.poll() is None
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=30)
+    assert command.returncode == 130 and place.processes() == []
+    state = json.loads((place.folder / "sweeps/train/ledger/0000/state.json").read_text())
+    assert (state["state"], state["exit_code"], state["lost"]) == ("preempted", 137, 0)
+
+
+@pytest.mark.slow
+def test_modules_of_the_current_folder_are_not_imported(place: Place) -> None:
+    (place.folder / "code").mkdir()
+    (place.folder / "train.py").rename(place.folder / "code" / "train.py")
+    (place.folder / "queue.py").write_text("raise RuntimeError('shadow')\n")
+    (run,) = place.sweep("code/train.py", *grid(1))
+    assert run["state"] == "done"
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_a_sweep_shows_what_is_left(place: Place) -> None:
+    place.sweep("train.py", *grid(2))
+    shutil.rmtree(place.folder / "sweeps/train/ledger/0001")
+    before = place.lines()
+    process = place.start("sweeps/train", "--dry-run")
+    shown = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and shown.count("hpcflow run") == 1 and "--run=1" in shown
+    assert place.lines() == before
 
 
 @pytest.mark.slow

@@ -136,12 +136,35 @@ def test_a_file_says_what_runs(tmp_path: Path) -> None:
         (["--budget", "epochs=9:1"], "grows from above 0"),
         (["--budget", "epochs"], "NAME=LEAST:MOST"),
         (["--grid", "rate=1", "--runs", "3"], "as many runs as combinations"),
-        (["--grid", "ranks=0"], "give 1 or more"),
+        (["--grid", "ranks=0"], "from 1 on"),
         (["--grid", "rate=1", "--run-dir", "x"], "give --out"),
         (["--grid", "rate=1", "--at-once", "0"], "give 1 or more"),
         (["--grid", "rate=1", "--limit", "soon"], "is no time"),
         (["--grid", "rate=1", "--set", "nonsense=1"], "no such setting"),
         (["--grid", "rate=1", "--grid=--rate=2"], "rate is given twice"),
+        (["--grid", "rate=1", "--grid", "rate=1"], "a value twice"),
+        (["--grid", "a b=1"], "no name of an option"),
+        (["--grid", "ranks=\u00b2"], "from 1 on"),
+        (["--grid", "ps=1"], "leave no worker"),
+        (["--grid", "rate=1\udcff"], "is no UTF-8"),
+        (["--grid", "rate=1", "--mode", "min"], "none is given"),
+        (["--grid", "rate=1", "--limit", "0"], "no run ends"),
+        (["--grid", "rate=1", "--sbatch=--comment='x"], "No closing quotation"),
+        (["--grid", "rate=1", "--out", "."], "holds the script"),
+        (["--grid", "rate=1", "--out", "train.py"], "is no folder"),
+        (["--runs", "0", "--grid", "rate=1"], "give 1 or more"),
+        (["--random", "rate=0:1", "--runs", "1000000"], "more than 10,000"),
+        ([w for n in "abcdefg" for v in "1234" for w in ("--grid", f"{n}={v}")], "more than"),
+        (
+            [
+                *("--search", "halving", "--metric", "l", "--mode", "min"),
+                "--grid",
+                "epochs=1",
+                "--budget",
+                "epochs=1:4",
+            ],
+            "epochs is given twice",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -158,6 +181,7 @@ def test_wrong_arguments(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("", "script is missing"),
         ("script = ", "is no TOML"),
         ("rate = 1", "'rate' is unknown"),
         ("[arguments]\nrate = 1", "script is missing"),
@@ -168,6 +192,20 @@ def test_wrong_arguments(
         ('script = "train.py"\n[arguments]\nrate = {low = 1, top = 2}', "'top' is unknown"),
         ('script = "train.py"\n[arguments]\nrate = {low = 1}', "no numbers"),
         ('script = "train.py"\nsearch = "bayes"', "give grid, random or halving"),
+        ('script = "train.py"\n[arguments]\n"-z" = 1', "give a name"),
+        ('script = "train.py"\n[arguments]\na = [{x = 1}]', "give a name and a number"),
+        ('script = "train.py"\n[arguments]\na = 1e400', "is no number"),
+        ('script = "train.py"\n[arguments]\na = "x\\u0000"', "a zero byte"),
+        (
+            'script = "train.py"\nsearch = "random"\nruns = 2\n[settings]\n'
+            "ranks = {low = 1, high = 3}",
+            "give a whole number",
+        ),
+        (
+            'script = "train.py"\nsearch = "random"\nruns = 2\n[settings]\n'
+            "sync = {low = 1, high = 3}",
+            "is no rule",
+        ),
     ],
 )
 def test_wrong_files(text: str, said: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
@@ -189,6 +227,8 @@ def test_options_beside_a_file_or_a_folder_are_refused(
     assert "put --grid into it" in capsys.readouterr().err
     assert cli.main(["sweep", str(tmp_path)]) == 2
     assert "no folder of a sweep" in capsys.readouterr().err
+    assert cli.main(["sweep", "none.toml"]) == 2
+    assert "there is no file none.toml" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_the_runs_and_writes_nothing(
@@ -199,5 +239,5 @@ def test_a_dry_run_shows_the_runs_and_writes_nothing(
     words = ["--grid", "rate=1", "--grid", "rate=2", "-n", "2", "--arg=--epochs=3", "--dry-run"]
     assert cli.main(["sweep", "train.py", *words]) == 0
     shown = capsys.readouterr().out
-    assert "0001: hpcflow run -n 2 train.py --epochs=3 --rate=2\n2 runs" in shown
+    assert "0001: hpcflow run -n 2 train.py -- --epochs=3 --rate=2\n2 runs" in shown
     assert not (tmp_path / "sweeps").exists()
