@@ -79,7 +79,7 @@ def table(
         ),
         class_="wide",
         tabindex="0",
-        role="region",
+        role="group",
         aria_label=caption or ", ".join(map(str, head)),
     )
 

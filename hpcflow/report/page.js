@@ -1,6 +1,6 @@
 "use strict";
 // Zooms (drag; double click: back) and smooths the curves of each chart. Nothing here writes HTML.
-const WIDTH = 640, HEIGHT = 260, LEFT = 76, RIGHT = 12, TOP = 10, BOTTOM = 34;
+const WIDTH = 640, HEIGHT = 260, LEFT = 84, RIGHT = 12, TOP = 10, BOTTOM = 34;
 const SVG = "http://www.w3.org/2000/svg";
 
 function ticks(low, high) {

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpcflow.report.html_elements import Html, data_script, element
 
 WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 34  # margins, in the units of the view box
+LEFT, RIGHT, TOP, BOTTOM = 84, 12, 10, 34  # margins, in the units of the view box
 MOST_POINTS = 600  # of a curve in the page; more are thinned out to minima and maxima
 COLORS = 8  # series colours of page.css
 

@@ -115,8 +115,8 @@ def scaling_section(curves: Sequence[ScalingCurve]) -> Html | None:
             for p in curve.points
         ]  # fmt: skip
         head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs"]
-        charts = [*_scaling_charts(curve.points), table(head, rows, title)]
-        parts += [element("h3", title), element("div", *charts, class_="grid")]
+        charts = element("div", *_scaling_charts(curve.points), class_="grid")
+        parts += [element("h3", title), charts, table(head, rows, "samples/s and efficiency")]
     said = "intervals: what the slowest and the fastest run of both numbers of workers allow"
     return joined([*parts, element("p", said, class_="remedy")])
 

@@ -118,6 +118,8 @@ def test_a_page_of_several_runs(browser: Any, tmp_path: Path) -> None:
     folders = [write(tmp_path / f"n{k}", n, 64, rate) for k, (n, rate) in enumerate(rates)]
     said = {"traffic": {"servers": [server]}}
     folders.append(write(tmp_path / "ps", 3, 64, 1200.0, mode="ps", servers=1, said=said))
+    for folder in folders:
+        profiled(Path(folder))
     page = tmp_path / "report.html"
     page.write_text(run_page.page_of(folders).text)
     browser.get(page.as_uri())
