@@ -50,6 +50,11 @@ def test_the_command_starts_light() -> None:
     assert not {name.split(".")[0] for name in more} & FORBIDDEN
 
 
+def test_a_rank_that_trains_loads_no_page_before_it_writes_one() -> None:
+    ours = {name for name in loaded_by("import hpcflow.report.live_page") if "report" in name}
+    assert ours == {"hpcflow.report", "hpcflow.report.live_page"}
+
+
 def test_a_rank_loads_no_packages_of_mail_nor_of_secrets() -> None:
     """They come with `importlib.metadata` and `secrets`, and cost a tenth of what ranks load."""
     more = loaded_by("import hpcflow.runtime.job.job_membership") - loaded_by("import numpy")

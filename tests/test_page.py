@@ -387,7 +387,8 @@ def test_a_run_leaves_its_page(
 def test_a_page_of_a_running_job_is_written_again(tmp_path: Path) -> None:
     from hpcflow.report.live_page import NAME, LivePage
 
-    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, finished=False))
+    manifest = {"steps_in_all": 40, "start": "2026-11-29T12:00:00+00:00"}
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, finished=False, manifest=manifest))
     page = LivePage(str(folder), every_s=0.05)
     end = time.monotonic() + 20
     while not (folder / NAME).exists() and time.monotonic() < end:
@@ -395,6 +396,7 @@ def test_a_page_of_a_running_job_is_written_again(tmp_path: Path) -> None:
     text = (folder / NAME).read_text()
     checked(text)
     assert ">running<" in text and 'http-equiv="refresh"' in text
+    assert "<span>time left</span><b>3 s</b>" in text  # 30 steps of 0.1 s
     (folder / NAME).unlink()
     while not (folder / NAME).exists() and time.monotonic() < end:
         time.sleep(0.02)
