@@ -48,7 +48,15 @@ class TrainedModel(Protocol):
 
     def set_weights(self, values: Sequence[Any]) -> None: ...
 
-    def save_weights(self, folder: str | Path, step: int, max_to_keep: int) -> str: ...
+    def save_weights(
+        self,
+        folder: str | Path,
+        step: int,
+        max_to_keep: int,
+        metrics: Mapping[str, float] | None = None,
+    ) -> str: ...
+
+    def saved_metric(self, folder: str | Path, metric: str, rises: bool) -> float | None: ...
 
 
 class Callback:
@@ -205,8 +213,9 @@ class EarlyStopping(_Monitor):
 class ModelCheckpoint(_Monitor):
     """Saves the model's weights in the folder `filepath` after each epoch, as `step-EPOCH`.
 
-    With `save_best_only` only when `monitor` has improved, and only the best is kept. The folder is
-    for `model.load_weights`, `hf.train.Saver` and `hpcflow inspect`. For resuming a job, give
+    With `save_best_only` only when `monitor` has improved, and only the best is kept: that of an
+    earlier run in the folder counts, unless `initial_value_threshold` is given. The folder is for
+    `model.load_weights`, `hf.train.Saver` and `hpcflow inspect`. For resuming a job, give
     `fit(checkpoints=DIR)`.
     """
 
@@ -231,19 +240,28 @@ class ModelCheckpoint(_Monitor):
             )
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Begin anew, with `initial_value_threshold` as the best."""
+        """Begin with `initial_value_threshold` or the value of the folder's best as the best."""
         super().on_train_begin(logs)
         if self._threshold is not None:
             self.best = self._threshold
+        elif self.save_best_only:
+            earlier = self.model.saved_metric(self.filepath, self.monitor, self._sign < 0)
+            if earlier is not None:
+                self.best = earlier
+                self.model.say(
+                    f"{self.filepath}: the checkpoint of an earlier run with {self.monitor} "
+                    f"{earlier:.4g} stays until an epoch is better"
+                )
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Save, if this epoch is to be saved."""
+        metrics = None
         if self.save_best_only:
             value = self._watched(logs)
             if value is None or not self._improves(value):
                 return
-            self.best = value
-        path = self.model.save_weights(self.filepath, epoch + 1, self._keep)
+            self.best, metrics = value, {self.monitor: value}
+        path = self.model.save_weights(self.filepath, epoch + 1, self._keep, metrics)
         if self.verbose:
             self.model.say(f"epoch {epoch + 1}: saved {path}")
 

@@ -8,7 +8,7 @@ softmax or a sigmoid, they use its operand, which is the same and more exact. Th
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError
@@ -44,6 +44,7 @@ ALIASES = {
     "bce": "binary_crossentropy",
 }
 Formula = Callable[[Tensor, Tensor], Tensor]
+LabelsSpec = tuple[Any, Sequence[int | None]]  # dtype of labels, shape of those of a sample
 
 
 class Loss(NamedTuple):
@@ -57,7 +58,7 @@ class Loss(NamedTuple):
     kind: str = "values"
     takes_classes: bool = False
     takes_logits: bool = False
-    is_scalar: bool = False  # the user's function returns one value for the batch
+    is_custom: bool = False  # a function of the user
 
 
 def _mean_last(x: Tensor) -> Tensor:
@@ -168,11 +169,29 @@ def find_loss(given: Any) -> Loss:
     name = getattr(given, "__name__", type(given).__name__)
     if str(getattr(given, "__module__", "")).startswith("hpcflow.") and name in LOSSES:
         return LOSSES[name]
-    return Loss(name, given)
+    return Loss(name, given, is_custom=True)
 
 
-def labels_spec(loss: Loss, output: Tensor) -> tuple[Any, Any]:
-    """The dtype and the shape of the labels that a loss compares with an output."""
+def labels_spec(loss: Loss, output: Tensor, data: LabelsSpec | None = None) -> tuple[Any, Any]:
+    """The dtype and the shape of the labels that a loss compares with an output.
+
+    A function of the user gets labels of the shape of the `data`, if they have not the output's,
+    such as class numbers; a last axis of size 1 makes no difference. Of floating-point numbers it
+    gets those of the output's dtype.
+    """
     if loss.takes_classes:
         return int64, None if output.shape is None else output.shape[:-1]
+    if loss.is_custom and data is not None and output.shape is not None:
+        dtype, row = data
+        if not _fits(tuple(row), output.shape[1:]):
+            return output.dtype if dtype.kind == "f" else dtype, (None, *row)
     return output.dtype, output.shape
+
+
+def _fits(row: tuple[int | None, ...], expected: tuple[int | None, ...]) -> bool:
+    """Whether the shape of a row is the expected one, but for a last axis of size 1."""
+    if len(row) != len(expected):
+        row, expected = (s[:-1] if s[-1:] == (1,) else s for s in (row, expected))
+    return len(row) == len(expected) and all(
+        a == b or None in (a, b) for a, b in zip(row, expected, strict=True)
+    )

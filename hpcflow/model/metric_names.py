@@ -128,6 +128,12 @@ def _hits(loss: Loss, labels: Tensor, output: Tensor) -> Tensor:
     """Where the model is right: the likeliest class, or the side of one half."""
     if loss.takes_classes:
         return equal(argmax(output, -1, output_type=labels.dtype), labels)
+    if (
+        loss.is_custom
+        and labels.dtype.kind in "iu"
+        and len(labels.shape or ()) == (len(output.shape or ()) - 1)
+    ):  # class numbers
+        return equal(argmax(output, -1, output_type=labels.dtype), labels)
     wide = loss.kind == "values" and output.shape is not None and len(output.shape) > 1
     if loss.kind == "classes" or (wide and output.shape is not None and output.shape[-1] != 1):
         return equal(argmax(output, -1), argmax(labels, -1))

@@ -32,6 +32,7 @@ from hpcflow.model.sample_rows import (
 )
 from hpcflow.model.training_graph import Compiled, several_layers
 from hpcflow.ops.variables.variable_ops import Variable
+from hpcflow.train.checkpoint_listing import best_metric
 from hpcflow.train.saver import Saver
 
 BATCH = 32  # Keras's default
@@ -78,22 +79,27 @@ class Model(ModelGraph):
     def _labelled(self, x: Any, y: Any, weights: Any, what: str) -> dict[Tensor, Any]:
         """The sources of inputs, labels and weights."""
         sources = self._sources(x, what)
-        built = self._built()
         if y is None:
+            self._built()
             raise FeedError(f"{what}() needs labels y")
+        labels = source_of(y)
+        row = () if weights is None else np.shape(weights)[1:]
+        built = self._built((labels.dtype, labels.row_shape), () if row == (1,) else row)
         if weights is not None and built.is_scalar:
             raise FeedError(
                 "the loss is one value for a batch: samples cannot be weighted",
                 hint="return a value for each sample, without reduce_mean",
             )
-        labels = source_of(y)
         assert self._compiled is not None
         check_labels(self._compiled.loss, built.labels, labels)
         sources[built.labels] = fitted(built.labels, labels)
         count = count_of(sources)
         one = np.float32(1)
+        steps = [size or 1 for size in (built.weights.shape or (None,))[1:]]
         given = (
-            np.broadcast_to(one, (count,)) if weights is None else np.asarray(weights, one.dtype)
+            np.broadcast_to(one, (count, *steps))
+            if weights is None
+            else np.asarray(weights, one.dtype)
         )
         sources[built.weights] = fitted(built.weights, ArraySource(given))
         count_of(sources)
@@ -277,12 +283,30 @@ class Model(ModelGraph):
             [(v, np.asarray(value, v.dtype)) for v, value in zip(weights, values, strict=True)]
         )
 
-    def save_weights(self, folder: str | Path, step: int = 0, max_to_keep: int = 5) -> str:
-        """Save `weights` as a checkpoint `step-N` in a folder; returns its path."""
+    def save_weights(
+        self,
+        folder: str | Path,
+        step: int = 0,
+        max_to_keep: int = 5,
+        metrics: Mapping[str, float] | None = None,
+    ) -> str:
+        """Save `weights` as a checkpoint `step-N` in a folder; returns its path.
+
+        `metrics` are for `hf.train.best_checkpoint`.
+        """
         session = self._opened()
         with self.graph.as_default():
             saver = self._savers.setdefault(str(folder), Saver(self._by_name(), max_to_keep))
-        return saver.save(session, folder, step)
+        return saver.save(session, folder, step, metrics)
+
+    def saved_metric(self, folder: str | Path, metric: str, rises: bool) -> float | None:
+        """The best value of a metric among the checkpoints of a folder, as the chief reads it."""
+        found = np.zeros(2)
+        if self.is_chief:
+            value = best_metric(folder, metric, "max" if rises else "min")
+            found[:] = (0.0, 0.0) if value is None else (1.0, value)
+        join_workers(self._opened(), found, "sum", "the best value of an earlier run")
+        return float(found[1]) if found[0] else None
 
     def load_weights(self, path: str | Path) -> None:
         """Load `weights` from a checkpoint, or the newest of a folder."""

@@ -19,6 +19,7 @@ from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import size_of
 from hpcflow.model.callbacks import History
 from hpcflow.model.fit_loop import join_workers
+from hpcflow.model.loss_names import LabelsSpec
 from hpcflow.model.training_graph import (
     Compiled,
     TrainingGraph,
@@ -28,6 +29,7 @@ from hpcflow.model.training_graph import (
     training_graph,
 )
 from hpcflow.ops.array.array_ops import placeholder
+from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
 from hpcflow.runtime.job.job_membership import current_context
@@ -35,6 +37,7 @@ from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.saver import Saver
 from hpcflow.train.training_session import TrainingSession
 
+_graphs: weakref.WeakKeyDictionary[Any, Graph] = weakref.WeakKeyDictionary()  # of optimizers
 # the numbers of models of each name, of each rank
 _counts: weakref.WeakKeyDictionary[RankContext, collections.Counter[str]] = (
     weakref.WeakKeyDictionary()
@@ -181,7 +184,13 @@ class ModelGraph:
             raise GraphError(
                 "the model was compiled and used before", hint="make a new model to train it anew"
             )
-        self._compiled = compiled(optimizer, loss, metrics)
+        given = compiled(optimizer, loss, metrics)
+        if _graphs.setdefault(given.optimizer, self.graph) is not self.graph:
+            raise GraphError(
+                f"this {type(given.optimizer).__name__} trains another model, of another graph",
+                hint="make an optimizer for each model, or name it: optimizer='adam'",
+            )
+        self._compiled = given
 
     def build(self, *shapes: Sequence[int | None], dtype: Any = float32) -> None:
         """Create inputs of these shapes, [samples, ...], and the variables of a model of `call`."""
@@ -218,6 +227,7 @@ class ModelGraph:
 
     def _output(self, training: bool) -> Tensor:
         assert self._call is not None
+        self._check_layers()
         takes = {"training": training} if accepts_training(self._call) else {}
         result = self._call(*self._inputs, **takes)
         if not isinstance(result, Tensor):
@@ -227,8 +237,24 @@ class ModelGraph:
             )
         return result
 
-    def _built(self) -> TrainingGraph:
-        """The training graph; created by the first use."""
+    def _check_layers(self) -> None:
+        """Errors: GraphError for a layer that has variables in the graph of another model."""
+        held = [*vars(self).values(), *getattr(self, "layers", ())]
+        for layer in held:
+            if isinstance(layer, Layer) and layer.weights and layer.graph is not self.graph:
+                raise GraphError(
+                    f"the layer {layer.name!r} has variables in the graph of another model",
+                    hint="make a layer for each model; set_weights(other.get_weights()) copies "
+                    "values",
+                )
+
+    def _built(
+        self, labels: LabelsSpec | None = None, weight_shape: Sequence[int | None] = ()
+    ) -> TrainingGraph:
+        """The training graph; created by the first use, for the given labels if there are any.
+
+        `weight_shape` is that of a sample's weights.
+        """
         if self._training is None:
             if self._compiled is None:
                 raise GraphError(
@@ -244,7 +270,8 @@ class ModelGraph:
             self._name_variables()
             with self.graph.as_default():
                 self._training = training_graph(
-                    self._compiled, trained, outputs, self.weights, self.name
+                    *(self._compiled, trained, outputs, self.weights, self.name),
+                    *(labels, weight_shape),
                 )
         return self._training
 

@@ -12,7 +12,7 @@ from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Operation, Tensor, as_operation
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import shape_text
-from hpcflow.model.loss_names import Loss, find_loss, labels_spec, operand_of
+from hpcflow.model.loss_names import LabelsSpec, Loss, find_loss, labels_spec, operand_of
 from hpcflow.model.metric_names import ModelMetric, build_metric, mean_metric
 from hpcflow.ops.array.array_ops import placeholder, shape
 from hpcflow.ops.array.slice_ops import getitem
@@ -87,17 +87,26 @@ def compiled(optimizer: Any, loss: Any, metrics: Any) -> Compiled:
 
 
 def training_graph(
-    given: Compiled, trained: Tensor, inferred: Tensor, weights_of: Sequence[Variable], name: str
+    given: Compiled,
+    trained: Tensor,
+    inferred: Tensor,
+    weights_of: Sequence[Variable],
+    name: str,
+    data: LabelsSpec | None = None,
+    weight_shape: Sequence[int | None] = (),
 ) -> TrainingGraph:
     """Add labels, loss, metrics and update for a model's output while training and otherwise.
+
+    `data` are the dtype and the shape of a sample of the labels, if they are known; `weight_shape`
+    is that of a sample's weights: (steps,) for sequences, whose loss is [batch, steps].
 
     Of the graph's penalties and updates those count that depend on the model's variables.
     """
     own = {variable.op for variable in weights_of}
     penalties = [t for t in get_regularization_losses() if own & ancestors([t])]
     _check_output(given.loss, inferred)
-    labels = placeholder(*labels_spec(given.loss, inferred), "labels")
-    weights = placeholder(float32, [None], "sample_weight")
+    labels = placeholder(*labels_spec(given.loss, inferred, data), "labels")
+    weights = placeholder(float32, [None, *weight_shape], "sample_weight")
     rate = None
     if isinstance(given.optimizer, FormulaOptimizer):
         rate = given.optimizer.rate_variable(f"{name}/learning_rate")
@@ -155,15 +164,29 @@ def _check_output(loss: Loss, output: Tensor) -> None:
 
 
 def _values(loss: Loss, labels: Tensor, output: Tensor, weights: Tensor) -> Tensor:
-    """The loss of each sample times its weight; of a function of the batch, its one value."""
+    """The loss of each sample times its weight; of a function of the batch, its one value.
+
+    Weights may have more axes, such as [batch, steps]: they weight the values before the mean over
+    these axes.
+    """
     values = loss.formula(labels, output)
     if not isinstance(values, Tensor):
         raise GraphError(f"the loss {loss.name!r} returned {values!r}, which is no tensor")
     if values.shape == ():
         return values
-    if values.shape is not None and len(values.shape) > 1:
-        values = reduce_mean(values, list(range(1, len(values.shape))))
-    return multiply(values, cast(weights, values.dtype))
+    axes, rank = len(weights.shape or ()), 1 if values.shape is None else len(values.shape)
+    if axes > rank:
+        raise ShapeError(
+            f"the weights of samples are {shape_text(weights.shape)}, the loss {loss.name!r} is "
+            f"{shape_text(values.shape)}",
+            op=values.op.name,
+            line=values.op.line,
+            hint="give one weight for each sample, or for each value of the loss",
+        )
+    if rank > axes:
+        values = reduce_mean(values, list(range(axes, rank)))
+    values = multiply(values, cast(weights, values.dtype))
+    return reduce_mean(values, list(range(1, axes))) if axes > 1 else values
 
 
 def _total(values: Tensor, extra: Sequence[Tensor]) -> Tensor:

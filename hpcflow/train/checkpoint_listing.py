@@ -73,6 +73,14 @@ def _readable(path: Path) -> list[checkpoint_directory.CheckpointEntry]:
     return nested[max(times, key=lambda i: times[i])] if times else []
 
 
+def best_metric(checkpoint_dir: str | Path, monitor: str, mode: str) -> float | None:
+    """The best value of a metric among the checkpoints of a folder; None if none has it."""
+    entries = checkpoint_directory.find_checkpoints(as_path(checkpoint_dir, "checkpoint_dir"))
+    readable = [entry for entry in entries if entry.facts is not None]
+    best = checkpoint_directory.best_checkpoints(readable, monitor, mode, 1)
+    return float(best[0].facts["metrics"][monitor]) if best and best[0].facts else None
+
+
 def best_checkpoint(
     checkpoint_dir: str | Path, monitor: str | None = None, mode: str | None = None
 ) -> Path | None:

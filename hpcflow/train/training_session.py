@@ -356,8 +356,11 @@ class TrainingSession(Session):
 
     @property
     def _is_led(self) -> bool:
-        """Whether the chief names the step of a meeting, since each update needs every worker."""
-        several = len(self.context.roles.drivers) > 1
+        """Whether the chief names the step of a meeting, since each update needs every worker.
+
+        Not where steps are only planned: there is no job.
+        """
+        several = len(self.context.roles.drivers) > 1 and self.context.control is not None
         return several and self.context.cluster.sync.in_step and self._is_served
 
     @property
