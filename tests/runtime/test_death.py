@@ -86,7 +86,9 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path, r
     assert without_summary(output).count("has died") == 1, "once, and of the one alone"
     assert re.search(rf"^  was   {was}", output, re.MULTILINE)
     assert "FINISHED" not in output and "Traceback" not in output
-    (where,) = re.findall(r"next  the same command resumes from (\S+)", output)
+    printed = without_summary(output)
+    (where,) = re.findall(r"next  the same command resumes from (\S+)", printed)
+    assert f"hpcflow: the job failed on rank {rank}: " in output[len(printed) :], output
     assert (tmp_path / where).exists()
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["task"]) == ("death", rank, task)
