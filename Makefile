@@ -94,7 +94,7 @@ test-page: $(VENV)/.ready-test build/axe-core/package/axe.min.js
 
 # docs/screenshots/*.png of real runs; needs chromium and chromium-driver as above.
 screenshots: $(VENV)/.ready-test
-	$(PY) -m pip install -q 'selenium>=4.20,<5'
+	$(PY) -m pip install -q 'selenium>=4.20,<5' 'nbconvert>=7'
 	$(PY) tools/screenshots.py
 
 build/axe-core/package/axe.min.js:

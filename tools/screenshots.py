@@ -40,7 +40,7 @@ RUNS = {  # name -> options of `hpcflow run` and of the script
 
 
 class Shot(NamedTuple):
-    """A picture of what an hpcflow command writes to {html}, or else prints.
+    """A picture of what an hpcflow command writes to {html}, or else prints, or of a notebook.
 
     `selector` is the element of the page that is drawn; "" for the first screen.
     """
@@ -48,6 +48,7 @@ class Shot(NamedTuple):
     name: str
     command: str
     selector: str = ""
+    notebook: str = ""  # of examples/notebooks
 
 
 SHOTS = (
@@ -59,6 +60,8 @@ SHOTS = (
     Shot("page-servers", "report servers --html {html}", 'figure:has([aria-label^="bytes of a"])'),
     Shot("page-events", "report restarted --html {html}", 'figure:has([aria-label^="timeline"])'),
     Shot("page-runs", "report n1 n2 n4 --html {html}"),
+    Shot("plan", "plan --ranks 4 --ps 1 {examples}/learn/transformer.py --html {html}"),
+    Shot("notebook", "", notebook="first_model"),
 )
 
 
@@ -154,12 +157,26 @@ def browser() -> Iterator[Any]:
         driver.quit()
 
 
+def run_notebook(name: str, place: Path, page: Path) -> None:
+    """Execute a notebook in a folder, and write it with its outputs as a page."""
+    source = ROOT / "examples" / "notebooks" / f"{name}.ipynb"
+    command = [sys.executable, "-m", "nbconvert", "--to", "html", "--execute", "--log-level=ERROR"]
+    command += ["--output-dir", str(page.parent), "--output", page.stem, str(source)]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, env=environ())
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr}")
+
+
 def picture(driver: Any, shot: Shot, place: Path, path: Path) -> None:
     """Take a picture of what a command writes or prints."""
     driver.set_window_size(WIDTH, HEIGHT)
     page, selector = place / f"{shot.name}.html", shot.selector
-    printed = hpcflow(place, shot.command.format(html=page))
-    if "{html}" not in shot.command:
+    if shot.notebook:
+        run_notebook(shot.notebook, place, page)
+        printed = ""
+    else:
+        printed = hpcflow(place, shot.command.format(html=page, examples=ROOT / "examples"))
+    if "{html}" not in shot.command and not shot.notebook:
         text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", printed).rstrip("\n")
         command = html.escape(f"hpcflow {shot.command}")
         page.write_text(TERMINAL.format(command=command, text=html.escape(text)), encoding="utf-8")

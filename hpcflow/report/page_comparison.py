@@ -9,7 +9,7 @@ from hpcflow.report.page_charts import Series, line_chart
 from hpcflow.report.run_baseline import NO_BASELINE, Baseline
 from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import RunSummary, ScalingCurve
-from hpcflow.report.run_tables import duration
+from hpcflow.report.run_tables import duration, first_step_text
 from hpcflow.report.run_view import RunView
 from hpcflow.report.scaling_points import ScalingPoint, interval_text
 
@@ -111,10 +111,10 @@ def scaling_section(curves: Sequence[ScalingCurve]) -> Html | None:
         title = f"{curve.kind} scaling: {curve.description}"
         rows = [
             [p.workers, f"{p.rate:,.0f}", f"{p.speedup:.2f}", _efficiency(p.efficiency),
-             interval_text(p), p.runs]
+             interval_text(p), p.runs, first_step_text(p.seconds_to_first_step)]
             for p in curve.points
         ]  # fmt: skip
-        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs"]
+        head = ["workers", "samples/s", "speedup", "efficiency", "interval", "runs", "first step"]
         charts = element("div", *_scaling_charts(curve.points), class_="grid")
         parts += [element("h3", title), charts, table(head, rows, "samples/s and efficiency")]
     said = "intervals: what the slowest and the fastest run of both numbers of workers allow"

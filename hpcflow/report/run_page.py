@@ -182,6 +182,8 @@ def _facts(view: RunView, baseline: Baseline) -> Html:
         ("samples/s", f"{run.rate:,.0f}" if run.rate else "-"),
         ("global batch", f"{run.batch:,}" if run.batch else "-"),
     ]
+    if run.seconds_to_first_step is not None:
+        facts.append(("launch to first step", duration(run.seconds_to_first_step)))
     if view.seconds_left is not None:
         facts.append(("time left", duration(view.seconds_left)))
     if view.usage is not None:

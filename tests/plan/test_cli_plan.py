@@ -78,6 +78,14 @@ def cost(script, *words):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["async", "all", "backup:1", "stale:1"])
+def test_a_training_session_is_planned_by_every_rule(rule):
+    words = ["--ranks", "4", "--ps", "2", "--sync", rule]
+    done = plan(None, *words, str(ROOT / "examples" / "digits.py"))
+    assert done.stdout.startswith(f"plan: mode ps, sync={rule}, 4 ranks = 2 workers + 2 servers")
+
+
 def test_four_thousand_ranks_cost_little_more_than_sixteen(script):
     words = ["--set", "shard_bytes=512", str(script)]
     for servers in (["--ps", "4"], []):
