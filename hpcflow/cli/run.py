@@ -24,7 +24,7 @@ from hpcflow.cli.terminal_output import err
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import host_failure_tolerance, launcher_detection
 from hpcflow.launch.time_limit import LAUNCH_TIME, seconds_running
-from hpcflow.monitoring import failure_summary, run_directory_lock, srun_rank_supervisor
+from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
 from hpcflow.monitoring.stack_dump import raised_at
 from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
@@ -159,6 +159,8 @@ def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank |
     if place is not None and place.rank > 0:
         time.sleep(LET_RANK_0_SPEAK_S)
         return
+    from hpcflow.monitoring import failure_summary
+
     err(f"hpcflow: {type(error).__name__}: {error}")
     cause = f"{type(error).__name__}: {error.message}"
     failure_summary.write_summary(range(place.size if place else 1), cause, None, error.hint)
@@ -166,6 +168,8 @@ def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank |
 
 def _summarize_exit(end: SystemExit, code: int, rank: int) -> None:
     """Leave the line of the script that ended it, for the last line of `hpcflow run -n N`."""
+    from hpcflow.monitoring import failure_summary
+
     text = "" if isinstance(end.code, int) else f": {end.code}"
     cause = f"the script ended with exit code {code}{text}"
     failure_summary.write_summary(
@@ -272,6 +276,7 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     Errors: LaunchError if there is no launcher.
     """
     from hpcflow.cli.pack_choice import pack_for_ranks
+    from hpcflow.monitoring import failure_summary
     from hpcflow.platform import pack_importer
 
     program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *set_options(chosen)]

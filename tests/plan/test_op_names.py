@@ -59,10 +59,11 @@ ABOUT = {  # file: ops that it names, and why it is about them
     "plan/frontend/identity_elimination.py": ("CustomGradient", "it becomes an identity"),
     "plan/frontend/py_func_threads.py": ("PyFunc", "calls of Python functions"),
     "plan/ir/control_flow_nodes.py": ("Branch Loop", "it makes them"),
-    "plan/verification/summed_loss_warning.py": (
+    "plan/verification/suspicious_graph_warnings.py": (
         "Add AddN Cast DivNoNan Identity L2Loss Mul Neg Placeholder PlaceholderWithDefault "
-        "QueueDequeueMany QueueDequeueUpTo RealDiv Reshape Shape Size Squeeze Sub Sum Transpose",
-        "the arithmetic by which a loss is a sum over a batch",
+        "QueueDequeueMany QueueDequeueUpTo RealDiv Reshape Shape Size Softmax SoftmaxCrossEntropy "
+        "SparseSoftmaxCrossEntropy Squeeze Sub Sum Transpose",
+        "the arithmetic by which a loss is a sum over a batch; a softmax of a softmax",
     ),
     "lowering/fusion/batch_norm_expansion.py": (
         "Normalize NormalizeGrad",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
-from hpcflow.plan.verification.summed_loss_warning import batch_sums, summed_loss_warnings
+from hpcflow.plan.verification.suspicious_graph_warnings import batch_sums, summed_loss_warnings
 from tests.runtime.ranks import run_ranks
 
 FEATURES, CLASSES = 6, 3

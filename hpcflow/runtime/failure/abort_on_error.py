@@ -21,7 +21,7 @@ from types import TracebackType
 
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import ABORTED, CommError, DeathError, HpcflowError, StallError
-from hpcflow.monitoring import failure_json, failure_summary
+from hpcflow.monitoring import failure_json
 from hpcflow.monitoring.failure_detector import DIED, next_advice
 from hpcflow.monitoring.failure_detector import death_facts as facts_of_death
 from hpcflow.monitoring.stack_dump import own_stacks, raised_at
@@ -211,6 +211,8 @@ def _summarize(facts: Json, others: Sequence[int]) -> None:
     """Leave the reason for the last line of `hpcflow run`; `others` fail with the same error."""
     ranks = sorted({*(facts.get("ranks") or [facts["rank"]]), *others})
     cause, at = facts["cause"], facts.get("line") or facts.get("made_at")
+    from hpcflow.monitoring import failure_summary
+
     failure_summary.write_summary(ranks, cause, at, facts["hint"])
 
 

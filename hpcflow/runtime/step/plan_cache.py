@@ -40,7 +40,7 @@ from hpcflow.plan.serialization.plan_cache_key import (
     planning_settings,
     source_fingerprint,
 )
-from hpcflow.plan.verification import summed_loss_warning
+from hpcflow.plan.verification import suspicious_graph_warnings
 from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.platform import artifact_cache, cpu_threads
 from hpcflow.platform.rank_logging import logger, say_once
@@ -113,13 +113,11 @@ class PlanCache:
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
-        from hpcflow.plan.verification import suspicious_graph_warnings
-
         logger.info("first training step: %s", costs)
         for line in suspicious_graph_warnings.suspicious_graph_warnings(graph):
             logger.warning(line)
         if self.context.cluster.joins and self.context.cluster.replicas > 1:
-            for line in summed_loss_warning.summed_loss_warnings(
+            for line in suspicious_graph_warnings.summed_loss_warnings(
                 graph, self.context.cluster.replicas
             ):
                 logger.warning(line)

@@ -31,7 +31,7 @@ from hpcflow.ops.shape_inference import several
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
 from hpcflow.ops.variables.sparse_row_update_ops import the_variable
 from hpcflow.ops.variables.variable_ops import Variable, trainable_variables, update
-from hpcflow.plan.verification.summed_loss_warning import MINIMIZED, MINIMIZED_FOR
+from hpcflow.plan.verification.suspicious_graph_warnings import MINIMIZED, MINIMIZED_FOR
 from hpcflow.platform.exception_translation import user_line, value_text
 
 Pairs = Sequence[tuple[Any, Variable]]
