@@ -246,6 +246,22 @@ def test_a_large_run_is_a_small_page_in_a_second(tmp_path: Path) -> None:
     assert took < 3.0  # one on an idle machine; the test catches what grows with the square
 
 
+def test_servers_are_told_with_the_bytes_per_second_of_their_ports(tmp_path: Path) -> None:
+    one = {"received": 1000, "sent": 500}
+    traffic = {"servers": [{"task": "/job:ps/task:0", "predicted": one, "measured": one}]}
+    said = {"traffic": traffic, "hosts": ["n0", "n1", "n2"], "wait_seconds": [10.0, 10.0]}
+    said |= {"work_seconds": [1.0, 1.0]}
+    folder = write(tmp_path / "run", 3, 64, 900.0, servers=1, said=said)
+    (view,) = run_view.views_of([folder])
+    # two workers made 100 steps each in 12.5 s
+    rates = "received 16 kB/s and sent 8 kB/s"
+    assert view.servers == [f"/job:ps/task:0 (rank 0 on n0) {rates}"]
+    (limit,) = [one for one in view.limits if one.resource == "messages"]
+    assert rates in limit.text and "all 2 workers send" in limit.text
+    (hidden,) = run_view.views_of([folder], redacted=True)
+    assert hidden.servers == [f"/job:ps/task:0 (rank 0) {rates}"]
+
+
 @pytest.mark.parametrize(
     ("inputs", "work", "waits", "servers", "resource", "words"),
     [

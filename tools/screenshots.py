@@ -49,6 +49,7 @@ class Shot(NamedTuple):
     command: str
     selector: str = ""
     notebook: str = ""  # of examples/notebooks
+    width: int = WIDTH
 
 
 SHOTS = (
@@ -60,7 +61,11 @@ SHOTS = (
     Shot("page-servers", "report servers --html {html}", 'figure:has([aria-label^="bytes of a"])'),
     Shot("page-events", "report restarted --html {html}", 'figure:has([aria-label^="timeline"])'),
     Shot("page-runs", "report n1 n2 n4 --html {html}"),
-    Shot("plan", "plan --ranks 4 --ps 1 {examples}/learn/transformer.py --html {html}"),
+    Shot(
+        "plan",
+        "plan --ranks 4 --ps 1 {examples}/learn/transformer.py --html {html}",
+        width=TERMINAL_WIDTH,
+    ),
     Shot("notebook", "", notebook="first_model"),
 )
 
@@ -169,7 +174,7 @@ def run_notebook(name: str, place: Path, page: Path) -> None:
 
 def picture(driver: Any, shot: Shot, place: Path, path: Path) -> None:
     """Take a picture of what a command writes or prints."""
-    driver.set_window_size(WIDTH, HEIGHT)
+    driver.set_window_size(shot.width, HEIGHT)
     page, selector = place / f"{shot.name}.html", shot.selector
     if shot.notebook:
         run_notebook(shot.notebook, place, page)

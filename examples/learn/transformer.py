@@ -68,11 +68,14 @@ def train(seed: int) -> float | None:
     x = hf.placeholder(hf.int32, [None, CONTEXT + 1])
     h = hf.nn.embedding_lookup(v["table"], x[:, :-1]) + v["places"]
     for i in range(LAYERS):
-        normed = normal(h, v[f"before_scale{i}"], v[f"before_shift{i}"])
-        h += attention(normed, v[f"qkv{i}"], v[f"mix{i}"])
-        normed = normal(h, v[f"middle_scale{i}"], v[f"middle_shift{i}"])
-        h += times(hf.nn.relu(times(normed, v[f"up{i}"])), v[f"down{i}"])
-    logits = times(h, v["w"]) + v["b"]
+        with hf.name_scope(f"attention{i}"):
+            normed = normal(h, v[f"before_scale{i}"], v[f"before_shift{i}"])
+            h += attention(normed, v[f"qkv{i}"], v[f"mix{i}"])
+        with hf.name_scope(f"dense{i}"):
+            normed = normal(h, v[f"middle_scale{i}"], v[f"middle_shift{i}"])
+            h += times(hf.nn.relu(times(normed, v[f"up{i}"])), v[f"down{i}"])
+    with hf.name_scope("characters"):
+        logits = times(h, v["w"]) + v["b"]
     losses = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=x[:, 1:], logits=logits)
     loss = hf.reduce_mean(losses)
     step = hf.train.AdamOptimizer(RATE).minimize(loss)

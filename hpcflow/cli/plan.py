@@ -207,7 +207,7 @@ def _write(
     if args.svg:
         write_text(Path(args.svg), plan_svg(plan))
     if args.html:
-        write_text(Path(args.html), plan_page(plan, args.script))
+        write_text(Path(args.html), plan_page(plan, os.path.basename(args.script)))
     if args.json:
         extras = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hpcflow.report.html_elements import Html, element
 from hpcflow.report.page_charts import WIDTH
+from hpcflow.report.run_tables import bytes_text
 
 MOST_TASKS = 16  # drawn one by one; more are drawn as groups
 BOX_WIDTH, BOX_HEIGHT, GAP = 130, 34, 44
@@ -21,15 +22,6 @@ class ServerBytes(NamedTuple):
     name: str
     received: tuple[float, float]
     sent: tuple[float, float]
-
-
-def bytes_text(nbytes: float) -> str:
-    """A number of bytes as `68.9 kB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"
 
 
 def servers_diagram(workers: int, servers: Sequence[ServerBytes]) -> Html:

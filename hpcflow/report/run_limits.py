@@ -83,7 +83,11 @@ def _waiting(
             remedy = "leave its node out, look for another job on it, or Dataset(balance=True)"
             return Limit(lost, "slow worker", text, remedy)
     if servers:
-        whom = f"the network to the servers ({', '.join(servers[:4])}) or the servers"
+        more = f" and {len(servers) - 4} more" if len(servers) > 4 else ""
+        whom = (
+            f"the servers, to which all {len(waits)} workers send, or their network ports: "
+            f"{', '.join(servers[:4])}{more}"
+        )
         remedy = "more servers (--ps), fewer bytes (compression), or larger batches"
     else:
         whom = "sums over the ranks: the network, or unequal steps"

@@ -151,3 +151,12 @@ def duration(seconds: float) -> str:
     minutes, secs = divmod(round(seconds), 60)
     hours, hour_minutes = divmod(minutes, 60)
     return f"{hours}:{hour_minutes:02} h" if hours else f"{minutes}:{secs:02} min"
+
+
+def bytes_text(nbytes: float) -> str:
+    """A number of bytes as `68.9 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"

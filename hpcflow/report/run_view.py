@@ -16,7 +16,8 @@ from hpcflow.report.job_accounting import Usage, ask_sacct, job_id, usage_of
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import events_of
 from hpcflow.report.run_limits import Limit, limits
-from hpcflow.report.run_summary import RESULT, RunSummary, load
+from hpcflow.report.run_summary import RESULT, SERVERS, RunSummary, load
+from hpcflow.report.run_tables import bytes_text
 from hpcflow.report.wait_heat_map import HeatMap, heat_map
 from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL, read_rows
 
@@ -146,12 +147,32 @@ class RunView:
     def limits(self) -> list[Limit]:
         """What limits the run."""
         saves = self.result.get("saves", {}, {})
-        servers = [
-            role for role in self.manifest.get("roles", [str], []) if role.startswith("/job:ps/")
-        ]
         return limits(
-            self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves, servers
+            *(self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves),
+            self.servers,
         )
+
+    @property
+    def servers(self) -> list[str]:
+        """The servers: task, rank and host, and the bytes per second of its port, if known."""
+        roles = self.manifest.get("roles", [str], [])
+        hosts = self.result.get("hosts", [str], [])
+        steps = sum(self.result.get("steps", [int], []))
+        rates = {
+            row["task"]: [row["measured"][way] * steps for way in ("received", "sent")]
+            for row in self.run.traffic.get("servers", [])
+        }
+        found = []
+        for rank, role in enumerate(roles):
+            if not role.startswith(SERVERS):
+                continue
+            where = f" on {hosts[rank]}" if rank < len(hosts) and not self.redacted else ""
+            text = f"{role} (rank {rank}{where})"
+            if role in rates and self.run.seconds:
+                received, sent = (bytes_text(n / self.run.seconds) for n in rates[role])
+                text += f" received {received}/s and sent {sent}/s"
+            found.append(text)
+        return found
 
 
 def rows_of_paces(path: Path) -> list[dict[str, float]]:

@@ -24,6 +24,7 @@ from hpcflow.plan.listing.picture_operations import (
 
 LEAST_BOXES = 5  # at the level of layers, if the scopes are deep enough
 MOST_BOXES = 60  # in a group, and in the picture at the level of layers
+MOST_OF_TASK = 8  # boxes of a task that is opened, but for the largest task
 
 
 @dataclasses.dataclass
@@ -269,10 +270,18 @@ def _set_rows_of(
 
 
 def _open_layers(picture: Picture) -> None:
-    """Open the tasks, and then groups until layers are seen."""
+    """Open the tasks, and then groups until layers are seen.
+
+    A server with many variables stays closed: each would have edges of its own to a worker.
+    """
     boxes, opened, count = picture.boxes, picture.opened, len(picture.tops)
-    waiting = list(picture.tops)
+    largest = max(picture.tops, key=lambda p: len(boxes[p].members), default=-1)
     is_task = {place for place in picture.tops if boxes[place].name.startswith("/job:")}
+    waiting = [
+        place
+        for place in picture.tops
+        if place not in is_task or place == largest or len(boxes[place].children) <= MOST_OF_TASK
+    ]
     while waiting:
         place = max(waiting, key=lambda p: (p in is_task, len(boxes[p].members)))
         waiting.remove(place)
