@@ -140,9 +140,18 @@ class LaunchError(HpcflowError):
 class RankError(HpcflowError):
     """A function that `hpcflow.notebook.run` started raised on `rank`; `traceback` is its text."""
 
-    def __init__(self, message: str, traceback: str, rank: int) -> None:
-        super().__init__(message)
-        self.traceback, self.rank = traceback, rank
+    def __init__(
+        self,
+        message: str,
+        *,
+        traceback: str = "",
+        op: str | None = None,
+        line: str | None = None,
+        rank: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, op=op, line=line, rank=rank, hint=hint)
+        self.traceback = traceback
 
     __str__ = Exception.__str__  # the message names the rank
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from hpcflow.cli import help_topics
 from hpcflow.cli.main import COMMANDS
-from hpcflow.cli.terminal_output import out
+from hpcflow.cli.terminal_output import EscapingParser, out
 from hpcflow.settings import Settings
 
 BASH = """_hpcflow() {
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace) -> int:
 def shown_actions(name: str) -> list[argparse.Action]:
     """The arguments of a command that its help shows, without `--help`."""
     module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
-    parser = argparse.ArgumentParser(prog=f"hpcflow {name}", add_help=False)
+    parser = EscapingParser(prog=f"hpcflow {name}", add_help=False)
     module.add_arguments(parser)
     return [action for action in parser._actions if action.help != argparse.SUPPRESS]
 

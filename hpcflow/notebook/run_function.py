@@ -202,4 +202,5 @@ def raise_first(failures: Sequence[tuple[float, str, BaseException | None, int]]
     """Raise the failure that came first; others often follow from it."""
     _, text, error, rank = min(failures, key=lambda failure: failure[0])
     first = text.strip().rpartition("\n")[2]
-    raise RankError(f"rank {rank} raised {first}\n\n{text}".rstrip(), text, rank) from error
+    message = f"rank {rank} raised {first}\n\n{text}".rstrip()
+    raise RankError(message, traceback=text, rank=rank) from error

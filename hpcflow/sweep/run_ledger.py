@@ -232,7 +232,7 @@ def _is_valid(state: RunState) -> bool:
 
 def runs_of(path: str) -> list[str]:
     """The run directories of a sweep that have begun; of any other folder, the folder itself."""
-    if not (Path(path) / SWEEP).is_file():
+    if not os.path.isfile(Path(path) / SWEEP):
         return [path]
     ledger = Ledger.open(Path(path))
     folders = [ledger.run_folder(run.name) for run in ledger.runs] if ledger is not None else []

@@ -5,6 +5,7 @@ A run that has ended is read once; of the others a small file each time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ MOST_SHOWN = 12  # runs that go on
 
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is that of a sweep or of a scaling study."""
-    return (folder / run_ledger.SWEEP).is_file()
+    return os.path.isfile(folder / run_ledger.SWEEP)
 
 
 class WatchedSweep:

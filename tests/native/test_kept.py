@@ -158,7 +158,8 @@ def test_none_is_no_folder_and_no_warning(
 def test_the_oldest_files_go(
     built: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact_cache, "MOST_FILES", 8)
+    few = artifact_cache.KERNELS._replace(most=8)
+    monkeypatch.setattr(artifact_cache, "KERNELS", few)
     for i in range(8):
         (tmp_path / f"{i:064x}.o").write_bytes(b"")
         os.utime(tmp_path / f"{i:064x}.o", (i, i))

@@ -94,6 +94,7 @@ def test_a_worker_without_steps_is_no_division_by_zero() -> None:
         "steps": 0,
         "samples": 0,
         "seconds": 0.0,
+        "seconds_to_first_step": None,
         "input_wait_seconds": 0.0,
         "work_seconds": 0.0,
         "wait_seconds": 0.0,
