@@ -50,6 +50,12 @@ def comparison_sections(
     return parts
 
 
+NO_CURVES = (
+    "No values were recorded. hf.train.Progress and Model.fit record the loss, other values and "
+    "samples per second by step."
+)
+
+
 def curves_section(views: Sequence[RunView], baseline: Baseline = NO_BASELINE) -> Html | None:
     """A chart for each metric and its validation, and one of the rate; the baseline is dashed."""
     names = all_names([dict.fromkeys(view.run.values, "") for view in views])
@@ -63,6 +69,8 @@ def curves_section(views: Sequence[RunView], baseline: Baseline = NO_BASELINE) -
     ]
     charts.append(line_chart("samples per second", rates, "steps", "samples/s"))
     charts = [chart for chart in charts if chart]
+    if not charts and any(view.run.steps for view in views):
+        return joined([element("h2", "Curves"), element("p", NO_CURVES, class_="remedy")])
     if not charts:
         return None
     slider = element(

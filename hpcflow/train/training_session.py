@@ -109,6 +109,7 @@ class TrainingSession(Session):
         self._begun: float | None = None
         self._seconds_to_first_step: float | None = None
         self._met = True  # met the other workers since the last step
+        self._has_waited = True  # for their ends
         self._initialize(self._finished())
         self._policies: list[PeriodicAction] = []
         self._checkpoints: CheckpointManager | None = None
@@ -244,7 +245,7 @@ class TrainingSession(Session):
         if begins:
             self._begun = time.perf_counter()
             self.pace.begin()
-        self._met = False
+        self._met = self._has_waited = False
         values = super().run(fetches, batch, options, run_metadata, deadline=deadline)
         self.pace.end(batch)
         if begins:
@@ -451,7 +452,7 @@ class TrainingSession(Session):
 
     def wait(self) -> None:
         """Wait for every worker; all updates are then applied."""
-        self._met = True
+        self._met = self._has_waited = True
         if self.heirs is None:
             self._meet_at_end()
         else:
@@ -518,8 +519,12 @@ class TrainingSession(Session):
     def result(self, **extra: Any) -> dict[str, Any] | None:
         """Write `result.json` to the run directory, with `extra` in it; returns its contents.
 
-        Ranks: every worker calls it after `wait`; the chief writes, the others get None.
+        Waits for all workers first, as `wait`, unless that was called since the last step.
+
+        Ranks: every worker calls it; the chief writes, the others get None.
         """
+        if not self._has_waited:
+            self.wait()
         waited = sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
         report = {
             "steps": self.steps,

@@ -33,14 +33,17 @@ from tests.runtime.ranks import run_ranks
 from .reference import OPTIMIZERS, data, net
 
 
-def train(context: RankContext, samples: int = 10, batch: int = 4) -> dict[str, Any] | None:
+def train(
+    context: RankContext, samples: int = 10, batch: int = 4, waits: bool = True
+) -> dict[str, Any] | None:
     features, labels = data(samples)
     x, y, _, step, _ = net(OPTIMIZERS["adam"][0]())
     dataset = hf.data.Dataset({x: features, y: labels}, batch=batch)
     with hf.train.TrainingSession() as session:
         for dealt in dataset.epochs(2):
             session.step(step, dealt)
-        session.wait()
+        if waits:
+            session.wait()
         return session.result(accuracy=np.float32(0.5), mine=[np.int64(3)])
 
 
@@ -60,6 +63,18 @@ def test_synchronous_workers_write_one_result(tmp_path: Path) -> None:
         "manifest.json",
         "result.json",
     }  # paces of long jobs only
+
+
+@pytest.mark.parametrize("mode", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
+def test_a_result_waits_for_all_workers_where_the_script_does_not(
+    mode: dict[str, Any], tmp_path: Path
+) -> None:
+    def work(context: RankContext) -> dict[str, Any] | None:
+        return train(context, waits=False)
+
+    (found,) = run_ranks(3, work, run_dir=str(tmp_path), **mode)
+    assert found["seconds"] > 0 and found["samples_per_second"] > 0
+    assert sum(found["samples"]) == 20  # none was still running
 
 
 def test_asynchronous_updates_are_the_sum_of_the_workers_steps(tmp_path: Path) -> None:
