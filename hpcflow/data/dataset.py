@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.data.array_rows import ArraySource, Source, sources_of
+from hpcflow.data.array_rows import ArraySource, ItemField, Source, sources_of
 from hpcflow.data.batch_iterator import (
     Batch,
     BatchPosition,
@@ -112,6 +112,10 @@ class Dataset(ShardedBatches):
         weakref.finalize(self, _close_sources, list(self._sources.values()))
         self.samples = common_length({k.name: len(s) for k, s in self._sources.items()})
         self._is_in_memory = all(isinstance(s, ArraySource) for s in self._sources.values())
+        # arrays, and items that are read one by one: no file, whose rows are better read together
+        self._is_read_alone = all(
+            isinstance(s, (ArraySource, ItemField)) for s in self._sources.values()
+        )
         self.readers = int(readers)
         needs = 0 if self._is_in_memory and map is None else max(2, self.readers)
         self.read_ahead = needs if read_ahead is None else int(read_ahead)
@@ -143,7 +147,7 @@ class Dataset(ShardedBatches):
         self._note_empty()
         if self._is_in_memory or not self.context.is_chief:
             return
-        if self.shuffle is True:
+        if self.shuffle is True and not self._is_read_alone:
             say_once(
                 "shuffle=True reads each row of a file by itself; "
                 "shuffle=hf.data.Blocks(rows=1024, window=8) reads whole blocks"
@@ -315,18 +319,24 @@ class Dataset(ShardedBatches):
         return self.memory // self._portions_held
 
     def _portions(self, dealt: Iterator[EpochShare]) -> Iterator[list[EpochShare]]:
-        """Groups of batches to read at once: of one window of blocks, or of a suitable size."""
+        """Groups of batches to read at once: of one window of blocks, or of a suitable size.
+
+        Without windows the first has one batch and each has twice as many as the one before, so
+        that the first step does not wait for many batches.
+        """
         window = self.shuffle.together if isinstance(self.shuffle, Blocks) else 0
+        together = self._most_together if window else 1
         portion: list[EpochShare] = []
         rows, most, last = 0, 0, None
         for epoch_share in dealt:
             epoch, share = epoch_share
             size = len(share.indices)
             place = (epoch, share.epoch_position // window) if window else None
-            is_full = rows + size > most or len(portion) == self._most_together
+            is_full = rows + size > most or len(portion) >= together
             if portion and (is_full or place != last):
                 yield portion
                 portion, rows = [], 0
+                together = min(2 * together, self._most_together)
             if not portion:  # the size of mapped rows may have changed
                 most, last = self._most_rows(bool(window)), place
             portion.append(epoch_share)
@@ -336,9 +346,9 @@ class Dataset(ShardedBatches):
 
     def _most_rows(self, in_windows: bool) -> int:
         """The rows per portion; 0, so one batch, if more gain nothing or their size is unknown."""
-        if self._map is None and self._is_in_memory:
-            return 0
         if self._map is not None and not self._mapped_bytes:
+            return 0
+        if self._map is None and self._is_read_alone:
             return 0
         row_bytes = max(1, self._row_bytes, self._mapped_bytes)
         most = self._portion_bytes() // row_bytes

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 LEAST_SHARE = 0.05  # of the run's time: less is not worth a line
+INPUT_REMEDY = (
+    "more `readers` or `read_ahead` in hf.data.Dataset, a cheaper `map`, or a faster disk"
+)
 SLOWER = 1.3  # times the median of the workers' own work
 
 
@@ -51,8 +54,7 @@ def _input(seconds: float, inputs: Sequence[float], names: Sequence[str]) -> Lim
         text = (
             f"{_name(names, worst)} waited {waited:.3g} s ({waited / seconds:.0%}) for input data"
         )
-    remedy = "more `readers` or `read_ahead` in hf.data.Dataset, a cheaper `map`, or a faster disk"
-    return Limit(mean, "input", text, remedy)
+    return Limit(mean, "input", text, INPUT_REMEDY)
 
 
 def _waiting(
@@ -75,11 +77,14 @@ def _waiting(
         if median > 0 and work[slowest] > SLOWER * median:
             lost = statistics.fmean(v for i, v in enumerate(waits) if i != slowest)
             fed = inputs[slowest] if len(inputs) == len(work) else 0.0
-            why = "its input" if fed > 0.5 * (work[slowest] - median) else "its own work"
+            is_fed = fed > 0.5 * (work[slowest] - median)
+            why = "waiting for its input" if is_fed else "its own work"
             text = (
                 f"{_name(names, slowest)} is slow: {why} took {work[slowest]:.3g} s, that of the "
                 f"others {median:.3g} s; each of these waited {lost:.3g} s ({lost / seconds:.0%})"
             )
+            if is_fed:
+                return Limit(lost, "input", text, INPUT_REMEDY)
             remedy = "leave its node out, look for another job on it, or Dataset(balance=True)"
             return Limit(lost, "slow worker", text, remedy)
     if servers:

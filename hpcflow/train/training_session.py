@@ -107,6 +107,7 @@ class TrainingSession(Session):
         self._has_nan = False  # a fetched number was NaN
         self._equal_feeds = self._watch_feeds()
         self._begun: float | None = None
+        self._waited_before = 0.0  # for input, before the first step
         self._seconds_to_first_step: float | None = None
         self._met = True  # met the other workers since the last step
         self._has_waited = True  # for their ends
@@ -243,7 +244,7 @@ class TrainingSession(Session):
         self.between_steps()
         begins = self._begun is None
         if begins:
-            self._begun = time.perf_counter()
+            self._begun, self._waited_before = time.perf_counter(), self._input_wait_seconds()
             self.pace.begin()
         self._met = self._has_waited = False
         values = super().run(fetches, batch, options, run_metadata, deadline=deadline)
@@ -263,6 +264,10 @@ class TrainingSession(Session):
         if self._exchange is not None:
             self._compare(self._exchange.step(self.pace))
         return values
+
+    def _input_wait_seconds(self) -> float:
+        """Seconds that this worker has waited for batches so far."""
+        return sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
 
     def _first_step_is_done(self) -> None:
         """Record the time since the launch of the job."""
@@ -525,7 +530,7 @@ class TrainingSession(Session):
         """
         if not self._has_waited:
             self.wait()
-        waited = sum(data.input_wait_seconds for data in self.graph.get_collection("datasets"))
+        waited = self._input_wait_seconds() - self._waited_before
         report = {
             "steps": self.steps,
             "samples": self.samples,

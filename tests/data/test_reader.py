@@ -280,3 +280,32 @@ def test_buffers_are_used_again_when_nobody_looks() -> None:
     buffers.clear()
     second[:] = 1  # its memory is still its own
     assert second.sum() == 40_000
+
+
+class SlowRows:
+    """Rows that are given out only as a semaphore allows."""
+
+    def __init__(self, allowed: int) -> None:
+        self.semaphore = threading.Semaphore(allowed)
+
+    def __len__(self) -> int:
+        return 512
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        assert self.semaphore.acquire(timeout=60)
+        return np.full(8, number, "f4")
+
+
+@pytest.mark.parametrize("maps", [False, True])
+def test_the_first_batch_waits_for_the_rows_of_few_batches(maps: bool) -> None:
+    """Rows of many batches were read together, also from objects, before the first was there."""
+    with hf.Graph().as_default():
+        x = hf.placeholder(hf.float32, [None, 8])
+        rows = SlowRows(3 + 16)  # three tell the shape
+        data = hf.data.Dataset({x: rows}, batch=16, shuffle=False, map=dict if maps else None)
+        batches = data.epochs(2)
+        first = next(iter(batches))
+        assert first[x][:, 0].tolist() == list(range(16))
+        for _ in range(2 * 512):
+            rows.semaphore.release()
+        data.close()
