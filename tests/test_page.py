@@ -256,6 +256,7 @@ def test_servers_are_told_with_the_bytes_per_second_of_their_ports(tmp_path: Pat
     # two workers made 100 steps each in 12.5 s
     rates = "received 16 kB/s and sent 8 kB/s"
     assert view.servers == [f"/job:ps/task:0 (rank 0 on n0) {rates}"]
+    assert view.workers == ["worker 0 (rank 1 on n1)", "worker 1 (rank 2 on n2)"]
     (limit,) = [one for one in view.limits if one.resource == "messages"]
     assert rates in limit.text and "all 2 workers send" in limit.text
     (hidden,) = run_view.views_of([folder], redacted=True)

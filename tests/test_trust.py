@@ -45,6 +45,9 @@ ALLOWED = {
         "socket",
     ): "a pair of sockets between a process and its child; no port",
     ("cli/graph_argument.py", "runpy"): "the file that --model names, as a script",
+    ("notebook/rank_program.py", "pickle"): "a function of the user's own notebook, mode 0700",
+    ("notebook/rank_program.py", "cloudpickle"): "the same, which it pickles",
+    ("notebook/run_function.py", "pickle"): "what that function returned, from the same folder",
     (
         "runtime/step/planned_step.py",
         "compile",

@@ -31,12 +31,12 @@ def _keep_users_frames(printed: traceback.TracebackException) -> bool:
     kept = [frame for frame in printed.stack if not is_library_file(frame.filename)]
     hidden = len(kept) < len(printed.stack)
     printed.stack[:] = kept
-    for name in ("__cause__", "__context__"):
-        earlier = getattr(printed, name)
-        if earlier is not None:
-            hidden = _keep_users_frames(earlier) or hidden
-            if not earlier.stack:
-                setattr(printed, name, None)
+    if printed.__cause__ is not None:
+        hidden = _keep_users_frames(printed.__cause__) or hidden
+        printed.__cause__ = printed.__cause__ if printed.__cause__.stack else None
+    if printed.__context__ is not None:
+        hidden = _keep_users_frames(printed.__context__) or hidden
+        printed.__context__ = printed.__context__ if printed.__context__.stack else None
     for member in getattr(printed, "exceptions", None) or ():
         hidden = _keep_users_frames(member) or hidden
     return hidden

@@ -83,7 +83,7 @@ def bar_chart(
     parts: list[Html] = []
     for line, (name, values) in enumerate(rows):
         y, x = line * height + 4, float(label)
-        parts.append(element("text", name[:28], x=label - 8, y=y + 12, class_="bar-name"))
+        parts.append(element("text", _cut(name, 24), x=label - 8, y=y + 12, class_="bar-name"))
         for kind, value in enumerate(values):
             length = width * value / most
             shown = element("title", f"{name}: {kinds[kind]} {number(value)} s")
@@ -106,6 +106,11 @@ def bar_chart(
         aria_label=f"{title}: {said}",
     )
     return element("figure", element("figcaption", title), picture, legend_of(kinds))
+
+
+def _cut(name: str, most: int) -> str:
+    """A name of at most `most` characters."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def legend_of(names: Sequence[str]) -> Html:

@@ -104,7 +104,7 @@ class RunView:
         """The names of the workers: number, rank and host."""
         roles = self.manifest.get("roles", [str], [])
         hosts = self.result.get("hosts", [str], [])
-        ranks = [rank for rank, role in enumerate(roles) if "/worker" in role]
+        ranks = [rank for rank, role in enumerate(roles) if role.startswith("/job:worker/")]
         settings = self.manifest.get("settings", {}, {})
         told = str(self.result.get("tasks_per_replica", int, settings.get("tasks_per_replica", 1)))
         span = max(1, int(told)) if told.isdigit() and len(told) < 6 else 1
