@@ -96,3 +96,12 @@ def data_script(value: Any) -> Html:
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return Html(f'<script type="application/json">{safe}</script>')
+
+
+def with_code(text: str) -> list[Html | str]:
+    """A text whose parts between back quotes are code."""
+    return [
+        element("code", part) if number % 2 else part
+        for number, part in enumerate(text.split("`"))
+        if part
+    ]

@@ -79,7 +79,8 @@ def bar_chart(
     most = max((sum(values) for _, values in rows), default=0.0)
     if not most:
         return Html("")
-    height, label, width = 22, 170, WIDTH - 180
+    height, label, figures = 22, 170, 130
+    width = WIDTH - label - figures - 10
     parts: list[Html] = []
     for line, (name, values) in enumerate(rows):
         y, x = line * height + 4, float(label)
@@ -93,6 +94,8 @@ def bar_chart(
                     class_=f"bar c{kind % COLORS}"))
             )  # fmt: skip
             x += length
+        told = " + ".join(f"{value:.3g}" for value in values if value > 0)
+        parts.append(element("text", f"{told} s", x=f"{x + 6:.1f}", y=y + 12, class_="bar-sum"))
     said = "; ".join(
         f"{name}: " + ", ".join(f"{k} {number(v)} s" for k, v in zip(kinds, values, strict=True))
         for name, values in rows

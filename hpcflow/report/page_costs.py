@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcflow.platform.terminal_escaping import escape_line
-from hpcflow.report.html_elements import Html, element, joined, table
+from hpcflow.report.html_elements import Html, element, joined, table, with_code
 from hpcflow.report.page_charts import bar_chart
 from hpcflow.report.page_diagrams import Mark, roofline
 from hpcflow.report.page_task_diagram import ServerBytes, ring_diagram, servers_diagram
@@ -37,16 +37,26 @@ def limits_section(view: RunView) -> Html | None:
     lost = sum(one.seconds for one in found)
     computing = statistics.median(own) if own else max(0.0, view.run.seconds - lost)
     items = [
-        element("li", element("b", f"{one.resource}: "), one.text, element("br"),
-                element("span", one.remedy, class_="remedy"))
+        element("li", element("b", f"{one.resource}: "), *with_code(one.text), element("br"),
+                element("span", *with_code(one.remedy), class_="remedy"))
         for one in found
     ]  # fmt: skip
+    if view.faults:
+        items.insert(0, element("li", element("b", "injected faults: "), ", ".join(view.faults),
+                                element("br"), element("span", "they were asked for by --inject",
+                                                       class_="remedy")))  # fmt: skip
     share = computing / view.run.seconds
-    items.append(
-        element("li", element("b", "computing: "), f"{computing:.3g} s ({share:.0%}), see the "
-                "operations below or `hpcflow run --profile`")
-    )  # fmt: skip
+    where = (
+        "see the operations below" if has_profile(view) else "`hpcflow run --profile` tells more"
+    )
+    said = f"{computing:.3g} s ({share:.0%}) of a worker; {where}"
+    items.append(element("li", element("b", "computing: "), *with_code(said)))
     return joined([element("h2", "What the time went to"), element("ul", *items, class_="limits")])
+
+
+def has_profile(view: RunView) -> bool:
+    """Whether the page shows the heaviest operations."""
+    return operations_section(view) is not None
 
 
 def heat_section(view: RunView) -> Html | None:
@@ -60,18 +70,22 @@ def heat_section(view: RunView) -> Html | None:
     shares = np.nanmean(found.waiting, axis=1)
     least, most = int(np.nanargmin(shares)), int(np.nanargmax(shares))
     each = found.workers_in_a_row
-    said = (
-        f"waiting for others: from {shares[least]:.0%} of its time (worker {least * each:.0f}) to "
-        f"{shares[most]:.0%} (worker {most * each:.0f})"
-    )
+    said = f"waiting for others: {shares[least]:.0%} of the time"
+    if f"{shares[least]:.0%}" != f"{shares[most]:.0%}":
+        said = (
+            f"waiting for others: from {shares[least]:.0%} of its time (worker "
+            f"{least * each:.0f}) to {shares[most]:.0%} (worker {most * each:.0f})"
+        )
     image = element("img", src=png_uri(found.waiting), alt=said, class_="heat",
                     height=min(384, 32 * len(found.waiting)))  # fmt: skip
     axis = element("div", element("span", "worker 0"), element("span", f"{workers - 1}"),
                    class_="heat-axis")  # fmt: skip
     times = element("div", element("span", "0 s"), element("span", duration(found.seconds)),
                     class_="heat-time")  # fmt: skip
-    scale = element("p", "no waiting ", element("span", class_="scale"), " waiting only; a pale "
-                    "row among dark ones is a worker that the others waited for")  # fmt: skip
+    unknown = ", white: not known" if np.isnan(found.waiting).any() else ""
+    scale = element("p", "own work and input ", element("span", class_="scale"),
+                    f" waiting for others{unknown}; a pale row among dark ones is a worker that "
+                    "the others waited for")  # fmt: skip
     figure = element(
         "figure",
         element("figcaption", said),
@@ -89,10 +103,10 @@ def seconds_section(view: RunView) -> Html | None:
         return None
     inputs = inputs if len(inputs) == len(work) else [0.0] * len(work)
     rows = [
-        (name, [max(own - fed, 0.0), fed, waited])
+        (name, [max(own - fed, 0.0), waited, fed])
         for name, own, fed, waited in zip(view.workers, work, inputs, waits, strict=False)
     ]
-    kinds = ["own work", "waiting for input", "waiting for ranks"]
+    kinds = ["own work", "waiting for ranks", "waiting for input"]
     left_out = f", the first {MOST_BARS} of {len(rows)} workers" if len(rows) > MOST_BARS else ""
     chart = bar_chart(f"seconds of each worker{left_out}", rows[:MOST_BARS], kinds)
     return joined([element("h2", "Seconds by worker"), chart]) if chart else None

@@ -32,14 +32,16 @@ def events_section(view: RunView) -> Html | None:
         saves = [one for one in events if one.kind == SAVE]
         others = [one for one in events if one.kind != SAVE]
         shown = sorted(others[-MOST_EVENTS:] + saves[-MOST_SAVES:], key=lambda one: one.time)
+        has_steps = any(one.step is not None for one in shown)
         rows = [
-            [clock_text(one.time), one.kind, "" if one.step is None else f"{one.step:,}",
-             one.text]
+            [clock_text(one.time), one.kind,
+             *(["" if one.step is None else f"{one.step:,}"] if has_steps else []), one.text]
             for one in shown
         ]  # fmt: skip
         left_out = len(events) - len(shown)
         caption = "events" + (f" ({left_out:,} earlier ones are left out)" if left_out else "")
-        parts.append(table(["time", "event", "step", "what"], rows, caption, texts={1, 3}))
+        head = ["time", "event", *(["step"] if has_steps else []), "what"]
+        parts.append(table(head, rows, caption, texts={1, len(head) - 1}))
     items = _without_times(view)
     if items:
         parts.append(element("ul", *(element("li", item) for item in items)))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 LEAST_SHARE = 0.05  # of the run's time: less is not worth a line
+INPUT = "input"
 INPUT_REMEDY = (
     "more `readers` or `read_ahead` in hf.data.Dataset, a cheaper `map`, or a faster disk"
 )
@@ -32,9 +33,11 @@ def limits(
     servers: Sequence[str],
 ) -> list[Limit]:
     """The limits of a run, from the seconds of each worker; `names` are those of the workers."""
+    waiting = _waiting(seconds, work, inputs, waits, names, servers)
+    is_input = waiting is not None and waiting.resource == INPUT
     found = [
-        _input(seconds, inputs, names),
-        _waiting(seconds, work, inputs, waits, names, servers),
+        None if is_input else _input(seconds, inputs, names),
+        waiting,
         _saving(seconds, saves),
     ]
     return sorted(
@@ -47,14 +50,14 @@ def _input(seconds: float, inputs: Sequence[float], names: Sequence[str]) -> Lim
     if not inputs or not seconds:
         return None
     mean, worst = statistics.fmean(inputs), max(range(len(inputs)), key=inputs.__getitem__)
-    text = f"every worker waited {mean:.3g} s ({mean / seconds:.0%}) for input data"
+    text = f"the workers waited {mean:.3g} s ({mean / seconds:.0%}) for input data, on average"
     others = [value for i, value in enumerate(inputs) if i != worst]
     if others and inputs[worst] > 2 * statistics.median(others) + 0.01 * seconds:
         waited = inputs[worst]
         text = (
             f"{_name(names, worst)} waited {waited:.3g} s ({waited / seconds:.0%}) for input data"
         )
-    return Limit(mean, "input", text, INPUT_REMEDY)
+    return Limit(mean, INPUT, text, INPUT_REMEDY)
 
 
 def _waiting(
@@ -68,36 +71,57 @@ def _waiting(
     """Waiting for other ranks: for a slow worker if there is one, else for messages."""
     if not waits or not seconds:
         return None
-    mean = statistics.fmean(waits)
-    share = f"{mean:.3g} s ({mean / seconds:.0%})"
     if len(work) > 1 and len(work) == len(waits):
         slowest = max(range(len(work)), key=work.__getitem__)
-        others = [value for i, value in enumerate(work) if i != slowest]
-        median = statistics.median(others)
+        median = statistics.median(v for i, v in enumerate(work) if i != slowest)
         if median > 0 and work[slowest] > SLOWER * median:
-            lost = statistics.fmean(v for i, v in enumerate(waits) if i != slowest)
-            fed = inputs[slowest] if len(inputs) == len(work) else 0.0
-            is_fed = fed > 0.5 * (work[slowest] - median)
-            why = "waiting for its input" if is_fed else "its own work"
-            text = (
-                f"{_name(names, slowest)} is slow: {why} took {work[slowest]:.3g} s, that of the "
-                f"others {median:.3g} s; each of these waited {lost:.3g} s ({lost / seconds:.0%})"
-            )
-            if is_fed:
-                return Limit(lost, "input", text, INPUT_REMEDY)
-            remedy = "leave its node out, look for another job on it, or Dataset(balance=True)"
-            return Limit(lost, "slow worker", text, remedy)
+            fed = inputs if len(inputs) == len(work) else [0.0] * len(work)
+            return _slow_worker(seconds, work, fed, slowest, names)
+    mean = statistics.fmean(waits)
+    share = f"{mean:.3g} s ({mean / seconds:.0%})"
     if servers:
         more = f" and {len(servers) - 4} more" if len(servers) > 4 else ""
         whom = (
             f"the servers, to which all {len(waits)} workers send, or their network ports: "
             f"{', '.join(servers[:4])}{more}"
         )
-        remedy = "more servers (--ps), fewer bytes (compression), or larger batches"
+        remedy = (
+            "more servers (--ps), fewer bytes (compression), or larger batches; `hpcflow doctor` "
+            "on these nodes tells what a port can do"
+        )
     else:
         whom = "sums over the ranks: the network, or unequal steps"
         remedy = "larger batches, fewer bytes (compression), or `hpcflow doctor` on these nodes"
-    return Limit(mean, "messages", f"every worker waited {share} for {whom}", remedy)
+    text = f"the workers waited {share} for {whom}"
+    return Limit(mean, "messages", text, remedy)
+
+
+def _slow_worker(
+    seconds: float,
+    work: Sequence[float],
+    inputs: Sequence[float],
+    slowest: int,
+    names: Sequence[str],
+) -> Limit:
+    """The others wait for the slowest worker; the run is longer by what it takes above them."""
+    median = statistics.median(v for i, v in enumerate(work) if i != slowest)
+    lost = min(work[slowest] - median, seconds)
+    fed = statistics.median(v for i, v in enumerate(inputs) if i != slowest)
+    without = f"without that the run would take about {seconds - lost:.3g} s, not {seconds:.3g} s"
+    if inputs[slowest] - fed > 0.5 * (work[slowest] - median):
+        text = (
+            f"{_name(names, slowest)} waited {inputs[slowest]:.3g} s for its input data, the "
+            f"others {fed:.3g} s, and then for it: {without}"
+        )
+        return Limit(lost, INPUT, text, INPUT_REMEDY)
+    text = (
+        f"{_name(names, slowest)} is slow: its own work took {work[slowest]:.3g} s, that of the "
+        f"others {median:.3g} s: {without}"
+    )
+    remedy = (
+        "look for another job on its cores or node, leave the node out, or Dataset(balance=True)"
+    )
+    return Limit(lost, "slow worker", text, remedy)
 
 
 def _name(names: Sequence[str], worker: int) -> str:

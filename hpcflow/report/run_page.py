@@ -180,8 +180,9 @@ def _facts(view: RunView, baseline: Baseline) -> Html:
         ("steps", f"{run.steps:,}"),
         ("time", duration(run.seconds)),
         ("samples/s", f"{run.rate:,.0f}" if run.rate else "-"),
-        ("global batch", f"{run.batch:,}" if run.batch else "-"),
     ]
+    if run.batch:
+        facts.append(("global batch", f"{run.batch:,}"))
     if run.seconds_to_first_step is not None:
         facts.append(("launch to first step", duration(run.seconds_to_first_step)))
     if view.seconds_left is not None:

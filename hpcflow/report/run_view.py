@@ -10,7 +10,9 @@ from typing import Any
 
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring.failure_json import NAME as FAILURE
+from hpcflow.platform.fault_specification import SEPARATOR
 from hpcflow.platform.record_files import read_json_object
+from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
 from hpcflow.report.job_accounting import Usage, ask_sacct, job_id, usage_of
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
@@ -151,6 +153,12 @@ class RunView:
             *(self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves),
             self.servers,
         )
+
+    @property
+    def faults(self) -> list[str]:
+        """The faults that were injected for a rehearsal."""
+        text = str(self.manifest.get("settings", {}, {}).get("inject") or "")
+        return [escape_line(one) for one in text.split(SEPARATOR) if one]
 
     @property
     def servers(self) -> list[str]:
