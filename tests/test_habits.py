@@ -102,3 +102,22 @@ def test_names_of_other_libraries_are_told_their_place(name: str, answer: str) -
     with pytest.raises(AttributeError, match=answer):
         getattr(hf, name)
     assert not hasattr(hf, name)
+
+
+@pytest.mark.parametrize(
+    ("habit", "words"),
+    [
+        ("hf.train.Adam", "AdamOptimizer"),
+        ("hf.train.SGD", "GradientDescentOptimizer"),
+        ("hf.nn.Linear", "hf.layers.dense"),
+        ("hf.nn.CrossEntropyLoss", "sparse_softmax_cross_entropy"),
+        ("hf.data.DataLoader", "hf.data.Dataset"),
+        ("hf.constant(1.0).backward()", "minimize"),
+        ("hf.train.AdamOptimizer(lr=0.1)", "did you mean learning_rate="),
+        ("hf.data.Dataset({}, batch_size=4)", "did you mean batch="),
+        ("hf.data.Dataset({}, batch='4')", r"such as int\('4'\)"),
+    ],
+)
+def test_habits_of_pytorch_are_answered(habit: str, words: str) -> None:
+    with pytest.raises((AttributeError, hf.errors.HpcflowError), match=words):
+        eval(habit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.report import scaling_study
+from hpcflow.report import scaling_limits, scaling_study
+from hpcflow.report.run_view import views_of
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun
+from tests.test_report import write
 
 ROOT = Path(__file__).parents[1]
 
@@ -133,3 +137,52 @@ def test_a_study_of_real_runs_goes_on_where_it_was(tmp_path: Path) -> None:
     other = study()
     assert other.returncode == 2 and "train.py has changed" in other.stderr
     assert cli.main(["scale", str(folder)]) == 0  # the old one is still there
+
+
+def view(folder: Path, ranks: int, work: float, wait: float, seconds: float) -> Any:
+    """A run of so many workers, each with that own work and waiting."""
+    said = {"work_seconds": [work] * ranks, "wait_seconds": [wait] * ranks, "seconds": seconds}
+    path = write(folder, ranks, 64, 1.0, said=said, waits=[0.0] * ranks)
+    return views_of([path], is_over=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "work", "wait", "cores", "words"),
+    [
+        ("strong", 9.0, 0.5, None, r"66% of n4 is lost by own work .* 9 s, ideally 2.5 s \(1/4"),
+        ("strong", 9.0, 0.5, 2, "4 ranks share 2 cores"),
+        ("strong", 2.5, 7.0, 2, "71% of n4 is lost by waiting for other ranks: 7 s"),
+        ("weak", 9.9, 0.1, None, "^$"),  # nothing is lost
+        ("weak", 14.0, 0.1, None, "ideally 10 s .that of one worker."),
+    ],
+)
+def test_what_limits_a_scaling_is_told(
+    kind: str, work: float, wait: float, cores: int | None, words: str, tmp_path: Path
+) -> None:
+    first = view(tmp_path / "n1", 1, 10.0, 0.0, 10.0)
+    last = view(tmp_path / "n4", 4, work, wait, 9.85)
+    found = scaling_limits.scaling_limits(first, last, 4.0, kind, cores)
+    assert re.search(words, found[0] if found else ""), found
+
+
+def test_batches_that_do_not_fit_the_kind_are_told() -> None:
+    remark = scaling_limits.batch_remark
+    assert "no weak scaling" in remark([(1, 50), (2, 50)], "--batch=50")
+    assert "does the script use --batch=50?" in remark([(1, 50), (2, 50)], "--batch=50")
+    assert remark([(1, 50), (2, 100), (4, 200)], "--batch=50") == ""
+    assert remark([(1, 50), (2, 50), (4, 48)], None) == ""
+    assert "no strong scaling" in remark([(1, 64), (4, 256)], None)
+    assert remark([(1, 0), (2, 0)], None) == ""  # unknown
+
+
+def test_a_study_that_gains_nothing_has_no_parallel_part() -> None:
+    text = scaling_study.as_text(scaling_study.study({(1, 1): [10.0], (2, 2): [9.0]}, "strong"))
+    assert "no parallel part fits Amdahl's law" in text
+    assert re.search(r"45% +- ", text)  # one run has no interval
+
+
+def test_a_sweep_does_not_go_on_with_a_study(tmp_path: Path, capsys: Any) -> None:
+    ledger = Ledger.create(tmp_path / "s", {"repeats": 1, "metric": "x"}, tmp_path / "t.py", {})
+    ledger.add([LedgerRun("n1-1", 1, {}, [], {})])
+    assert cli.main(["sweep", str(tmp_path / "s")]) == 2
+    assert f"hpcflow scale {tmp_path / 's'}" in capsys.readouterr().err

@@ -25,12 +25,14 @@ from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.settings import PREFIX
 
 if TYPE_CHECKING:
+    from hpcflow.report.scaling_study import Study
     from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 
 TAKES_SCRIPT = True
 OUT = "scaling"
 RATE = "samples_per_second"  # of result.json
 NO_RESULT = "the script calls neither session.result() nor Model.fit"
+NO_SAMPLES = "its result has no samples: those of batches of an hf.data.Dataset are counted"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +131,7 @@ def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     run_directory_lock.claim_directory(folder / LEDGER, "the study")
     ledger = Ledger.open(folder)
     if ledger is not None:
-        ledger.check_same(spec, files)
+        ledger.check_same(spec, files, "scale")
         return ledger
     ledger = Ledger.create(folder, spec, script, files)
     runs = []
@@ -160,8 +162,10 @@ def _numbers(text: str | None) -> list[int]:
         numbers = sorted({int(word) for word in (text or "").split(",")})
     except ValueError:
         numbers = []
+    if text is None:
+        raise LaunchError("--ranks is missing", hint="give numbers such as --ranks 1,2,4,8")
     if not numbers or numbers[0] < 1:
-        raise LaunchError(f"--ranks {text or ''}: give numbers such as 1,2,4,8")
+        raise LaunchError(f"--ranks {text}: give numbers such as 1,2,4,8")
     return numbers
 
 
@@ -184,6 +188,8 @@ def _run_here(ledger: Ledger) -> bool:
 
     left = [r for r in ledger.runs if ledger.recorded(r.name).state not in run_ledger.ENDED]
     count = len(ledger.runs) - len(left)
+    if left:
+        err(f"hpcflow scale: {len(left)} runs, one after the other, in {ledger.folder}")
 
     def tell(run: LedgerRun, state: RunState) -> None:
         nonlocal count
@@ -218,35 +224,40 @@ def _tell(ledger: Ledger) -> int:
 
     rates: dict[tuple[int, int], list[float]] = {}
     firsts: dict[tuple[int, int], list[float]] = {}
-    good, failed = [], 0
+    good: list[tuple[LedgerRun, RunState]] = []
+    batches, failed = [], 0
     for run in ledger.runs:
         state, place = ledger.state(run.name), ledger.run_folder(run.name)
-        if state.state == run_ledger.DONE and state.value:
-            workers = run.ranks - int(run.settings.get("ps", 0))
-            rates.setdefault((run.ranks, workers), []).append(state.value)
-            (found,) = run_summary.load([str(place)], is_over=True)
-            if found.seconds_to_first_step is not None:
-                firsts.setdefault((run.ranks, workers), []).append(found.seconds_to_first_step)
-            good.append(place)
+        if state.state != run_ledger.DONE or not state.value:
+            failed += 1
+            err(f"hpcflow scale: {run.name} {state.state}: {_reason(ledger, run, state)}; its "
+                f"output is in {place}/{run_ledger.OUTPUT}")  # fmt: skip
             continue
-        failed += 1
-        reason = NO_RESULT if state.state == run_ledger.DONE else state.reason
-        err(
-            f"hpcflow scale: {run.name} {state.state}: {reason}; its output is in "
-            f"{place}/{run_ledger.OUTPUT}"
-        )
+        good.append((run, state))
+        key = run.ranks, run.ranks - int(run.settings.get("ps", 0))
+        rates.setdefault(key, []).append(state.value)
+        (found,) = run_summary.load([str(place)], is_over=True)
+        batches.append((key[1], found.batch))
+        if found.seconds_to_first_step is not None:
+            firsts.setdefault(key, []).append(found.seconds_to_first_step)
     if not rates:
         err(f"hpcflow scale: no run in {ledger.folder} has a result with {RATE}")
         return 1
     kind = "weak" if ledger.spec.get("weak") else "strong"
     study = scaling_study.study(rates, kind, firsts)
-    out(scaling_study.as_text(study))
-    _limits(good[-1])
+    conclusions = _conclusions(ledger, study, good, batches)
+    out("\n".join([scaling_study.as_text(study), *conclusions]))
     try:
-        data = json.dumps(scaling_study.as_data(study), indent=1) + "\n"
-        write_text(ledger.folder / "scaling.json", data)
+        data = {**scaling_study.as_data(study), "conclusions": conclusions}
+        write_text(ledger.folder / "scaling.json", json.dumps(data, indent=1) + "\n")
         write_text(ledger.folder / "scaling.csv", scaling_study.as_csv(study))
-        write_text(ledger.folder / "report.html", run_page.page_of([*map(str, good)]).text)
+        told = [*scaling_study.fit_lines(study), *study.remarks, *conclusions]
+        page = run_page.page_of(
+            [str(ledger.run_folder(run.name)) for run, _ in good],
+            title=f"hpcflow scale: {ledger.script}, {kind} scaling",
+            conclusions=told,
+        )
+        write_text(ledger.folder / "report.html", page.text)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow scale: {error}")
         return 1
@@ -254,12 +265,35 @@ def _tell(ledger: Ledger) -> int:
     return int(failed > 0)
 
 
-def _limits(place: Path) -> None:
-    """Print what limits the run with the most workers."""
-    from hpcflow.report import run_summary
-    from hpcflow.report.run_view import RunView
+def _reason(ledger: Ledger, run: LedgerRun, state: RunState) -> str:
+    """Why a run has no rate."""
+    from hpcflow.report.run_summary import RESULT
+    from hpcflow.sweep import run_ledger
 
-    (found,) = run_summary.load([str(place)])
-    view = RunView(place, found, redacted=False)
-    for one in view.limits:
-        out(f"{place.name} is limited by {one.resource}: {one.text}")
+    if state.state != run_ledger.DONE:
+        return state.reason
+    has_result = (ledger.run_folder(run.name) / RESULT).exists()
+    return NO_SAMPLES if has_result else NO_RESULT
+
+
+def _conclusions(
+    ledger: Ledger,
+    study: Study,
+    good: Sequence[tuple[LedgerRun, RunState]],
+    batches: Sequence[tuple[int, int]],
+) -> list[str]:
+    """What limits the scaling, by the median runs of the fewest and of the most workers."""
+    from hpcflow.report import scaling_limits
+    from hpcflow.report.run_view import views_of
+
+    remark = scaling_limits.batch_remark(batches, ledger.spec.get("weak"))
+    ends = []
+    for point in (study.points[0], study.points[-1]):
+        alike = [pair for pair in good if pair[0].ranks == point.ranks]
+        alike.sort(key=lambda pair: pair[1].value or 0.0)
+        ends.append(alike[len(alike) // 2])
+    first, last = views_of([ledger.run_folder(run.name) for run, _ in ends], is_over=True)
+    cores = len(ends[1][1].cores) or None
+    times = study.points[-1].workers / study.points[0].workers
+    found = scaling_limits.scaling_limits(first, last, times, study.kind, cores)
+    return [*([remark] if remark else []), *found]

@@ -120,6 +120,8 @@ def _found(args: argparse.Namespace) -> tuple[Ledger | None, SweepSpec | None]:
         ledger = run_ledger.Ledger.open(path)
         if ledger is None:
             raise LaunchError(f"{path} is no folder of a sweep", hint="give its --out")
+        if "search" not in ledger.spec:
+            raise LaunchError(f"{path} is a scaling study", hint=f"hpcflow scale {path}")
         of_search += ["out"] if args.out else []
         if of_search or chosen or args.script_args:
             raise LaunchError(f"{path} says what runs; leave out {_option(of_search, chosen)}")
@@ -240,7 +242,7 @@ def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
     ended = [r for r in ledger.runs if ledger.recorded(r.name).state in run_ledger.ENDED]
     count = len(ended)
     if count < len(ledger.runs):
-        err(f"hpcflow sweep: {len(ledger.runs) - count} runs, {at_once} at a time, in "
+        err(f"hpcflow sweep: {len(ledger.runs) - count} to run, {at_once} at a time, in "
             f"{ledger.folder}")  # fmt: skip
 
     def tell(run: LedgerRun, state: RunState) -> None:
@@ -311,6 +313,13 @@ def _write_page(ledger: Ledger, found: Sequence[tuple[LedgerRun, RunState]]) -> 
     folders = [str(ledger.run_folder(found[n][0].name)) for n in chosen]
     folders = [run for run in folders if run_summary.load([run], is_over=True)[0].is_readable]
     if folders:
-        write_text(ledger.folder / "report.html", run_page.page_of(folders).text)
-    page = "report.html, " if folders else ""
-    err(f"hpcflow sweep: written: {ledger.folder}/{page}results.json, results.csv")
+        metric = ledger.spec.get("metric")
+        by = f", by {metric} ({ledger.spec['mode']})" if metric else ""
+        page = run_page.page_of(
+            folders,
+            title=f"hpcflow sweep: {ledger.script}",
+            conclusions=[f"{len(folders)} of {len(found)} runs{by}, the best first"],
+        )
+        write_text(ledger.folder / "report.html", page.text)
+    files = ["report.html"] * bool(folders) + ["results.json", "results.csv"]
+    err(f"hpcflow sweep: written: {ledger.folder}/{', '.join(files)}")

@@ -23,7 +23,12 @@ def global_batch_size(batch: int | None, per_rank: int | None, replicas: int) ->
         )
     name, size = ("batch", batch) if per_rank is None else ("batch_per_rank", per_rank)
     if not isinstance(size, (int, np.integer)) or size < 1:
-        raise HpcflowError(f"{name}={size!r} is not a number of samples", hint="give 1 or more")
+        hint = f"give a whole number from 1 on, such as int({size!r})"
+        is_text = repr(size)[:1] in "'\"" and str(size).strip().isdecimal()
+        raise HpcflowError(
+            f"{name}={size!r} is not a number of samples",
+            hint=hint if is_text else "give 1 or more",
+        )
     return int(size) * (1 if per_rank is None else replicas)
 
 

@@ -131,6 +131,11 @@ class Tensor(OverloadedOperand["Tensor"]):
     def __getattr__(self, name: str) -> Any:
         if name in _OF_VALUES:
             raise AttributeError(_no_value(self, f".{name}"))
+        if name == "backward":
+            raise AttributeError(
+                "a tensor has no backward(): hf.train.AdamOptimizer(0.001).minimize(loss) makes "
+                "the operation that trains, hf.gradients(loss, variables) the gradients"
+            )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -135,7 +135,8 @@ class _Monitor(Callback):
     def _watched(self, logs: Logs | None) -> float | None:
         """The watched value; None in an epoch without validation."""
         if self.monitor not in (logs or {}):
-            if self.monitor.startswith("val_") and self.validates:
+            has_validation = any(name.startswith("val_") for name in logs or {})
+            if self.monitor.startswith("val_") and self.validates and not has_validation:
                 return None
             raise GraphError(
                 f"{type(self).__name__} watches {self.monitor!r}, but the epoch has only "

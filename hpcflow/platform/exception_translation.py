@@ -84,8 +84,10 @@ def _translated_function(function: types.FunctionType | types.MethodType) -> Any
             raise
         except MALFORMED as error:
             inner = sys._getframe(1).f_code.co_filename.startswith(_PACKAGE)
-            if inner or not _argument_mismatch(error):
-                raise  # called inside hpcflow, or the caller's own error
+            if inner:
+                raise  # called inside hpcflow
+            if not _argument_mismatch(error) and not _is_misnamed(function, error):
+                raise  # the caller's own error
             raise _translated_error(function, args, kwargs, error) from error
 
     call._guards = True  # type: ignore[attr-defined]
@@ -130,6 +132,13 @@ def _argument_mismatch(error: BaseException) -> bool:
     return here is not None and here.tb_next is not None and is_own_error(error)
 
 
+def _is_misnamed(function: Callable[..., Any], error: BaseException) -> bool:
+    """Whether the call itself has an unknown keyword, and a parameter is near it."""
+    here = error.__traceback__
+    is_call = here is not None and here.tb_next is None
+    return is_call and bool(_near_keyword(function, str(error)))
+
+
 def is_own_error(error: BaseException) -> bool:
     """Whether an error was raised by hpcflow, or by a library that it called.
 
@@ -150,13 +159,30 @@ def _translated_error(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], error: Exception
 ) -> HpcflowError:
     """The hpcflow error to raise instead of `error`."""
-    texts = [value_text(a) for a in args] + [f"{key}={value_text(v)}" for key, v in kwargs.items()]
     name = _public_name(function, args)
+    owner = function.__qualname__.rpartition(".")[0]
+    is_method = bool(args) and owner in {cls.__name__ for cls in type(args[0]).__mro__}
+    texts = [value_text(a) for a in (args[1:] if is_method else args)]
+    texts += [f"{key}={value_text(v)}" for key, v in kwargs.items()]
     message = f"{name}({', '.join(texts)}): {type(error).__name__}: {error}"
     if isinstance(error, MemoryError):
         return OutOfMemoryError(message, line=user_line(), hint="ask for less at a time")
     hint = _near_keyword(function, str(error)) or f"help({name}) tells what it takes"
     return ArgumentError(f"these arguments do not fit: {message}", line=user_line(), hint=hint)
+
+
+HABITS = {  # keywords of Keras and PyTorch -> what they may be called here
+    "lr": "learning_rate",
+    "batch_size": "batch",
+    "shuffle_buffer": "shuffle",
+    "num_workers": "readers",
+    "in_features": "units",
+    "out_features": "units",
+    "out_channels": "filters",
+    "dim": "axis axes",
+    "keepdim": "keepdims keep_dims",
+    "requires_grad": "trainable",
+}
 
 
 def _near_keyword(function: Callable[..., Any], message: str) -> str:
@@ -167,7 +193,10 @@ def _near_keyword(function: Callable[..., Any], message: str) -> str:
 
     given = re.search(r"unexpected keyword argument '(\w+)'", message)
     known = list(inspect.signature(function).parameters) if given else []
-    near = difflib.get_close_matches(given[1], known, n=1) if given else []
+    if given is None:
+        return ""
+    usual = [name for name in HABITS.get(given[1], "").split() if name in known]
+    near = usual or difflib.get_close_matches(given[1], known, n=1)
     return f"did you mean {near[0]}=?" if near else ""
 
 

@@ -30,6 +30,15 @@ ELSEWHERE = {  # names of TensorFlow 2, Keras and PyTorch, and what is here inst
     "reduce_variance": "the second result of hf.nn.moments(x, axes)",
     "tensor": "hf.constant(values) makes a tensor",
     "utils": "datasets are hf.data.Dataset; model.save_weights or hf.train.Saver save models",
+    "DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
+    "data.DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
+    "nn.CrossEntropyLoss": "hf.losses.sparse_softmax_cross_entropy(labels, logits)",
+    "nn.Conv2d": "hf.layers.conv2d, or hf.layers.Conv2D as an object",
+    "nn.Linear": "hf.layers.dense, or hf.layers.Dense as an object",
+    "nn.MSELoss": "hf.losses.mean_squared_error(labels, predictions)",
+    "nn.Module": "write a function of tensors, or a subclass of hf.Model",
+    "nn.Sequential": "hf.Sequential([layer, ...])",
+    "train.SGD": "hf.train.GradientDescentOptimizer(0.1), or hf.train.MomentumOptimizer",
 }
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> (home module, name there)
 
@@ -92,9 +101,11 @@ def _missing(module: str, name: str, names: Mapping[str, Any]) -> str:
     import difflib  # only here: the standard library's modules are files that each rank opens
 
     text = f"module {module!r} has no attribute {name!r}"
-    if name in ELSEWHERE and module == "hpcflow":
-        return f"{text}: {ELSEWHERE[name]}"
-    near = difflib.get_close_matches(name, names, 1, 0.75)
+    place = ELSEWHERE.get(f"{module}.{name}".removeprefix("hpcflow."))
+    if place is not None:
+        return f"{text}: {place}"
+    optimizer = f"{name}Optimizer"
+    near = [optimizer] if optimizer in names else difflib.get_close_matches(name, names, 1, 0.75)
     return f"{text}; did you mean {near[0]!r}? ({TOPIC})" if near else f"{text} ({TOPIC})"
 
 

@@ -29,7 +29,7 @@ def comparison_sections(
             f"{view.run.steps:,}",
             duration(view.run.seconds),
             f"{view.run.rate:,.0f}" if view.run.rate else "-",
-            view.limits[0].resource if view.limits else "computing",
+            view.limited_by,
         ]
         for view in views
     ]

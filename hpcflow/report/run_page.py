@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.report import run_outcome
-from hpcflow.report.html_elements import Html, element, joined
+from hpcflow.report.html_elements import Html, element, joined, with_code
 from hpcflow.report.page_comparison import comparison_sections, curves_section, scaling_section
 from hpcflow.report.page_costs import (
     heat_section,
@@ -49,6 +49,8 @@ def page_of(
     is_over: bool | None = None,
     asks_slurm: bool = False,
     baseline: Baseline = NO_BASELINE,
+    title: str = "",
+    conclusions: Sequence[str] = (),
 ) -> Page:
     """The page of some runs.
 
@@ -56,13 +58,15 @@ def page_of(
     `is_over` says whether the runs have ended, if this process is one of theirs; else their locks.
     `baseline` is drawn in the charts of the metrics.
     `asks_slurm` for the accounting of their jobs, by `sacct`, which may take seconds.
+    `conclusions` are lines below the `title`, which is otherwise the names of the runs.
     Errors: HpcflowError if no folder has a run, or none has a metric of the baseline.
     """
     views = views_of(folders, redacted, is_over, asks_slurm)
     curves = scalings([view.run for view in views])
     names = {name for view in views for name in (*view.run.values, *view.results)}
     check_names(baseline, sorted(names))
-    return Page(page(views, curves, refresh_s, baseline), page_data(views, curves, baseline))
+    text = page(views, curves, refresh_s, baseline, title, conclusions)
+    return Page(text, page_data(views, curves, baseline))
 
 
 def page_data(
@@ -116,16 +120,22 @@ def page(
     curves: Sequence[ScalingCurve],
     refresh_s: int = 0,
     baseline: Baseline = NO_BASELINE,
+    title: str = "",
+    conclusions: Sequence[str] = (),
 ) -> str:
     """The page as a text."""
-    title = "hpcflow: " + ", ".join(view.name for view in views[:3])
+    more = " ..." if len(views) > 3 else ""
+    title = title or "hpcflow: " + ", ".join(view.name for view in views[:3]) + more
     goes_on = refresh_s > 0 and any(view.run.state == run_outcome.RUNNING for view in views)
     sections: list[Html | None] = []
+    if conclusions:
+        lines = (element("li", *with_code(line)) for line in conclusions)
+        sections.append(element("ul", *lines, class_="limits"))
+    sections.append(scaling_section(curves))
     if len(views) == 1:
         sections += _one_run(views[0], baseline)
     else:
         sections += comparison_sections(views, baseline)
-    sections.append(scaling_section(curves))
     if len(views) > 1:
         sections += [
             element("details", element("summary", view.name), *_one_run(view, baseline))

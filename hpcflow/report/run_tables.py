@@ -55,12 +55,18 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def loss_name(names: Sequence[str]) -> str:
+    """The name of the training loss among those of metrics; "" if none is a loss."""
+    found = [name for name in names if "loss" in name and not name.startswith("val_")]
+    return "loss" if "loss" in found else next(iter(found), "")
+
+
 _HEAD = ["run", "mode", "workers", "servers", "nodes", "batch", "steps", "loss", "samples/s",
          "first step", "time", "input wait", "rank wait", "state"]  # fmt: skip
 
 
 def _row(run: RunSummary) -> list[str]:
-    name = next((name for name in run.values if "loss" in name), "")
+    name = loss_name(run.values)
     losses = run.curve("step", name)[1] if name else []
     return [
         run.name,

@@ -155,6 +155,14 @@ class RunView:
         )
 
     @property
+    def limited_by(self) -> str:
+        """The resource to which most seconds went: that of a limit, or computing."""
+        found = self.limits
+        lost = sum(one.seconds for one in found)
+        is_lost = bool(found) and found[0].seconds > self.run.seconds - lost
+        return found[0].resource if is_lost else "computing"
+
+    @property
     def faults(self) -> list[str]:
         """The faults that were injected for a rehearsal."""
         text = str(self.manifest.get("settings", {}, {}).get("inject") or "")

@@ -26,7 +26,7 @@ from hpcflow.report.run_comparison import value_text
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import LATEST, clock_text, event_of_row
 from hpcflow.report.run_summary import RESULT, SLOW
-from hpcflow.report.run_tables import duration, table
+from hpcflow.report.run_tables import duration, loss_name, table
 from hpcflow.train.run_records import (
     COLUMNS,
     EVENTS,
@@ -73,8 +73,9 @@ def _is_run(folder: Path) -> bool:
 class WatchedRun:
     """One run; `look` reads what is new and returns what is known, as plain data."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, is_over: bool | None = None) -> None:
+        """`is_over` is False for a run that is known to go on."""
+        self.folder, self._is_over = folder, is_over
         self._manifest, self._seen = FileFacts.none(), 0
         self._read: dict[Path, tuple[tuple[int, int], Any]] = {}  # of files that may be unchanged
         self._queue: tuple[float, str] = (-math.inf, "")
@@ -87,7 +88,7 @@ class WatchedRun:
         rows = self._unless_same(self.folder / METRICS, tail_rows, [])
         last = rows[-1] if rows else {}
         failure, result = FileFacts(self.folder / FAILURE, faults), FileFacts.none()
-        state, ended = run_outcome.outcome_of(self.folder, manifest, failure, result)
+        state, ended = run_outcome.outcome_of(self.folder, manifest, failure, result, self._is_over)
         values = {
             name: [row[name] for row in rows if name in row]
             for name in (rows[-1] if rows else {})
@@ -115,7 +116,7 @@ class WatchedRun:
             "queue": self._asked_queue(manifest) if state in QUEUED else "",
             "warning": self._unless_same(self.folder / EVENTS, last_warning, ""),
             "faults": faults,
-            "curve": next((s for n, s in values.items() if "loss" in n), []),
+            "curve": values.get(loss_name(list(values)), []),
         }
 
     def _unless_same(self, path: Path, read: Callable[[Path], Any], none: Any) -> Any:

@@ -62,5 +62,7 @@ def scaling_points(
 
 
 def interval_text(point: ScalingPoint) -> str:
-    """The interval of the efficiency, as `74% to 88%`."""
+    """The interval of the efficiency, as `74% to 88%`; `-` for single runs."""
+    if point.efficiency_low == point.efficiency_high:
+        return "-"
     return f"{point.efficiency_low:.0%} to {point.efficiency_high:.0%}"

@@ -83,10 +83,17 @@ def as_text(found: Study) -> str:
         for p in found.points
     ]
     lines = [f"{found.kind} scaling", table(head, rows)]
-    if found.parallel_part is not None:
-        law = "Amdahl" if found.kind == "strong" else "Gustafson"
-        lines.append(f"parallel part by {law}'s law: {min(max(found.parallel_part, 0.0), 1.0):.2%}")
-    return "\n".join([*lines, *found.remarks])
+    return "\n".join([*lines, *fit_lines(found), *found.remarks])
+
+
+def fit_lines(found: Study) -> list[str]:
+    """The parallel part that fits, as a line."""
+    law = "Amdahl" if found.kind == "strong" else "Gustafson"
+    if found.parallel_part is None:
+        return []
+    if found.parallel_part <= 0:
+        return [f"more workers are not faster: no parallel part fits {law}'s law"]
+    return [f"parallel part by {law}'s law: {min(found.parallel_part, 1.0):.2%}"]
 
 
 def as_data(found: Study) -> dict[str, Any]:

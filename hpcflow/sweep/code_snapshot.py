@@ -97,11 +97,9 @@ def write_snapshot(files: dict[str, bytes], folder: Path) -> None:
 
 
 def changes(files: dict[str, bytes], folder: Path) -> list[str]:
-    """The names of the Python files that differ from a snapshot, are new, or are gone.
+    """The names of the Python files of a snapshot that have changed or are gone.
 
-    Other files may be what the runs write.
+    Other files may be what the runs write; the script can use a new one only if it has changed.
     """
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
-    here = {name for name in files if name.endswith(".py")}
-    differing = {n for n in here & there if (folder / n).read_bytes() != files[n]}
-    return sorted(differing | (here ^ there))
+    return sorted(n for n in there if n not in files or (folder / n).read_bytes() != files[n])

@@ -222,7 +222,10 @@ class Attempt:
         if self._is_out_of_time and code != slurm_requeue.TEMPORARY_FAILURE:
             return run_ledger.TIMEOUT, OUT_OF_TIME
         if self._stopping:
-            return run_ledger.PREEMPTED, f"stopped by {signal.Signals(self._stopping).name}"
+            return (
+                run_ledger.PREEMPTED,
+                f"stopped by {signal.Signals(self._stopping).name}; it resumes",
+            )
         if code == slurm_requeue.TEMPORARY_FAILURE:
             return run_ledger.PREEMPTED, "it saved and stopped"
         if (was_oom and code in KILLED) or MEMORY_ERROR.search(tail):

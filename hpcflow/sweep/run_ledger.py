@@ -116,8 +116,13 @@ class Ledger:
             raise _damaged(folder / SWEEP)
         return ledger
 
-    def check_same(self, spec: dict[str, Any], files: dict[str, bytes]) -> None:
-        """Errors: HpcflowError if the folder is of another specification, or of other code."""
+    def check_same(
+        self, spec: dict[str, Any], files: dict[str, bytes], command: str = "sweep"
+    ) -> None:
+        """Errors: HpcflowError if the folder is of another specification, or of other code.
+
+        `command` goes on with a folder.
+        """
         given = json.loads(json.dumps(spec))
         other = [name for name in given if given[name] != self.spec.get(name)]
         if other:
@@ -126,11 +131,14 @@ class Ledger:
                 hint="give another folder by --out",
             )
         changed = code_snapshot.changes(files, self.folder / CODE)
+        changed.sort(key=lambda name: name != self.script)
         if changed:
+            verb = "has" if len(changed) == 1 else "have"
+            names = ", ".join(changed[:3]) + (" ..." if len(changed) > 3 else "")
             raise HpcflowError(
-                f"{', '.join(changed[:3])} has changed since the runs in {self.folder} began",
-                hint=f"give --out for the new code; `hpcflow sweep {self.folder}` goes on with "
-                "the old",
+                f"{names} {verb} changed since the runs in {self.folder} began",
+                hint=f"give --out for the new code; `hpcflow {command} {self.folder}` goes on "
+                "with the old",
             )
 
     def add(self, runs: Sequence[LedgerRun]) -> None:

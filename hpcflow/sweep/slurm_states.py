@@ -59,7 +59,8 @@ def jobs_in_queue(name: str) -> list[QueuedJob]:
     except subprocess.TimeoutExpired:
         raise OSError(f"squeue does not answer within {LIMIT_S:g} s") from None
     if done.returncode:
-        raise OSError(f"squeue does not answer: {escape_line(done.stderr.strip())}")
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise OSError(f"squeue does not answer: {escape_line(said)}")
     rows = [line.split() for line in done.stdout.splitlines()]
     return [
         QueuedJob(row[0], row[1], int(row[2]) if row[2].isdigit() else None)

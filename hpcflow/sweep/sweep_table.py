@@ -25,10 +25,7 @@ def results(ledger: Ledger) -> list[tuple[LedgerRun, RunState]]:
 def as_text(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
     """The best runs, then the others; and how many are in which state."""
     metric, mode = ledger.spec.get("metric", ""), ledger.spec.get("mode", "")
-    last = max((run.group for run, _ in found), default=0)
-    values = {n: s.value for n, (r, s) in enumerate(found) if r.group == last}
-    ranking = best(values, mode, len(found)) if metric else []
-    order = [*ranking, *(n for n in range(len(found)) if n not in set(ranking))]
+    order = _order(found, mode if metric else "")
     names = list(dict.fromkeys(name for run, _ in found for name in run.values))
     head = ["run", "state", *names, *([metric] if metric else []), "seconds", "exit code"]
     rows = [_row(*found[n], names, bool(metric)) for n in order[:MOST_ROWS]]
@@ -40,11 +37,22 @@ def as_text(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
         for run, state in [found[n] for n in order][:MOST_ROWS]
         if state.reason
     ]
-    if ranking:
-        run, state = found[ranking[0]]
+    if metric and order and found[order[0]][1].value is not None:
+        run, state = found[order[0]]
         chosen = " ".join(f"{name}={value}" for name, value in run.values.items())
         lines.append(f"best: {run.name}, {metric} {state.value:.6g}: {escape_line(chosen)}")
     return "\n".join([*lines, counts(found)])
+
+
+def _order(found: list[tuple[LedgerRun, RunState]], mode: str) -> list[int]:
+    """The order of the rows: later groups first, in each the best first; without values last."""
+    order: list[int] = []
+    for group in sorted({run.group for run, _ in found}, reverse=True):
+        members = [n for n, (run, _) in enumerate(found) if run.group == group]
+        values = {n: found[n][1].value for n in members}
+        order += best(values, mode, len(members)) if mode else members
+    rest = (n for n in range(len(found)) if n not in set(order))
+    return [*order, *rest]
 
 
 def counts(found: list[tuple[LedgerRun, RunState]]) -> str:
@@ -52,7 +60,7 @@ def counts(found: list[tuple[LedgerRun, RunState]]) -> str:
     number = Counter(state.state for _, state in found)
     words = [f"{number[name]} {name.replace('_', ' ')}" for name in run_ledger.STATES
              if number[name]]  # fmt: skip
-    return f"{len(found)} runs: {', '.join(words)}"
+    return f"{len(found)} run{'s' if len(found) != 1 else ''}: {', '.join(words)}"
 
 
 def _row(run: LedgerRun, state: RunState, names: list[str], has_metric: bool) -> list[str]:

@@ -40,7 +40,7 @@ class WatchedSweep:
         found = [(run, self._state(ledger, run.name)) for run in ledger.runs]
         going = [run.name for run, state in found if state.state == run_ledger.RUNNING]
         for name in going:
-            self._runs.setdefault(name, WatchedRun(ledger.run_folder(name)))
+            self._runs.setdefault(name, WatchedRun(ledger.run_folder(name), is_over=False))
         return ledger, found, [self._runs[name].look() for name in going[:MOST_SHOWN]]
 
     def _state(self, ledger: Ledger, name: str) -> RunState:
