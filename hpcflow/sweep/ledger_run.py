@@ -234,7 +234,8 @@ class Attempt:
 
     def _value(self, folder: Path) -> tuple[float | None, str]:
         """The value of the metric, and why there is none."""
-        return metric_of(folder, self.ledger.spec.get("metric", ""))
+        spec = self.ledger.spec
+        return metric_of(folder, spec.get("metric", ""), spec.get("mode", ""))
 
     def _seconds(self) -> float:
         return round(self._before.seconds + time.monotonic() - self._begun, 2)

@@ -192,7 +192,9 @@ class Ledger:
 
         folder = self.run_folder(name)
         if run_metric.is_finished(folder):
-            value, reason = run_metric.metric_of(folder, self.spec.get("metric", ""))
+            value, reason = run_metric.metric_of(
+                folder, self.spec.get("metric", ""), self.spec.get("mode", "")
+            )
             return dataclasses.replace(found, state=DONE, exit_code=0, value=value, reason=reason)
         lost = found.lost + 1
         state, reason = slurm_states.end_of_job(found.job) if found.job else ("", "")

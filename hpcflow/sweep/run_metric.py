@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from hpcflow.monitoring.failure_json import NAME as FAILURE
@@ -12,6 +13,8 @@ from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.train import run_records
 from hpcflow.train.job_result import FIELDS
 
+BEST = "best:"  # before the name of a metric
+
 
 def is_finished(folder: Path) -> bool:
     """Whether a run that has ended has written that its training finished."""
@@ -19,13 +22,16 @@ def is_finished(folder: Path) -> bool:
     return bool(manifest.get("finished", bool, False)) and not (folder / FAILURE).exists()
 
 
-def metric_of(folder: Path, name: str) -> tuple[float | None, str]:
+def metric_of(folder: Path, name: str, mode: str = "") -> tuple[float | None, str]:
     """The value of metric `name`, and "" or why there is none; without a name neither.
 
     It is what the script gave to `session.result(name=value)`; else the last value in metrics.csv.
+    Of `best:name` it is the best value in metrics.csv, by `mode`, min or max.
     """
     if not name:
         return None, ""
+    if name.startswith(BEST):
+        return _best_of(folder, name.removeprefix(BEST), mode)
     faults: list[str] = []
     said = FileFacts(folder / run_summary.RESULT, faults).said
     (run,) = run_summary.load([str(folder)], is_over=True)
@@ -39,6 +45,17 @@ def metric_of(folder: Path, name: str) -> tuple[float | None, str]:
     if series:
         value = series[-1]
         return (value, "") if math.isfinite(value) else (None, f"the metric {name} is {value}")
-    known = list(dict.fromkeys([*(key for key in said if key not in FIELDS), *run.values]))
-    has = f"it has {', '.join(known)}" if known else "it has written none"
-    return None, f"there is no metric {name}; {has}"
+    return None, _none(name, [*(key for key in said if key not in FIELDS), *run.values])
+
+
+def _best_of(folder: Path, name: str, mode: str) -> tuple[float | None, str]:
+    (run,) = run_summary.load([str(folder)], is_over=True)
+    series = [value for value in run.curve("step", name)[1] if math.isfinite(value)]
+    if not series:
+        return None, _none(name, run.values)
+    return (max(series) if mode == "max" else min(series)), ""
+
+
+def _none(name: str, names: Sequence[str]) -> str:
+    known = ", ".join(dict.fromkeys(names))
+    return f"there is no metric {name}; it has {known or 'written none'}"

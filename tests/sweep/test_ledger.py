@@ -224,6 +224,9 @@ def test_the_metric_is_that_of_the_result_else_the_last_of_the_rows(tmp_path: Pa
         value, reason = run_metric.metric_of(tmp_path, name)
         assert value is None and "is no finite number" in reason
     value, reason = run_metric.metric_of(tmp_path, "auc")
+    assert run_metric.metric_of(tmp_path, "best:loss", "min") == (2.5, "")
+    assert run_metric.metric_of(tmp_path, "best:loss", "max") == (3.0, "")
+    assert "there is no metric auc; it has loss" in run_metric.metric_of(tmp_path, "best:auc")[1]
     assert value is None and "there is no metric auc; it has loss, accuracy, good, large" in reason
 
 
