@@ -32,7 +32,10 @@ def test_a_picture_is_small_and_its_command_is_one_of_hpcflow(shot: Shot) -> Non
     assert data.startswith(b"\x89PNG\r\n\x1a\n") and len(data) <= MOST_BYTES
     wide, high = struct.unpack(">II", data[16:24])
     assert 600 <= wide <= 1300 and 80 <= high <= 1000
-    name, *words = shlex.split(shot.command.format(html="page.html"))
+    if shot.notebook:
+        assert (ROOT / "examples" / "notebooks" / f"{shot.notebook}.ipynb").exists()
+        return
+    name, *words = shlex.split(shot.command.format(html="page.html", examples="examples"))
     module = importlib.import_module(f"hpcflow.cli.{name}")
     parser = EscapingParser(prog=name, allow_abbrev=False)
     module.add_arguments(parser)

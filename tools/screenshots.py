@@ -66,7 +66,7 @@ SHOTS = (
         "plan --ranks 4 --ps 1 {examples}/learn/transformer.py --html {html}",
         width=TERMINAL_WIDTH,
     ),
-    Shot("notebook", "", notebook="first_model"),
+    Shot("notebook", "", notebook="ranks"),
 )
 
 
@@ -102,7 +102,8 @@ def hpcflow(place: str | Path, words: str, codes: tuple[int, ...] = (0,)) -> str
 
 def environ() -> dict[str, str]:
     """The environment of the commands: this repository's hpcflow."""
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    more = [path for path in (os.environ.get("PYTHONPATH"),) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *more])}
 
 
 def restarted(place: str) -> None:
