@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcflow.cli.main import split_script
 from hpcflow.cli.terminal_output import EscapingParser
 from tools.screenshots import FOLDER, MOST_BYTES, SHOTS, Shot
 
@@ -39,4 +40,7 @@ def test_a_picture_is_small_and_its_command_is_one_of_hpcflow(shot: Shot) -> Non
     module = importlib.import_module(f"hpcflow.cli.{name}")
     parser = EscapingParser(prog=name, allow_abbrev=False)
     module.add_arguments(parser)
+    if getattr(module, "TAKES_SCRIPT", False):
+        words, script, _ = split_script(parser, words)
+        assert script is not None and (ROOT / script).exists()
     parser.parse_args(words)
