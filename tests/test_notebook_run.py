@@ -53,6 +53,11 @@ try:
     hf.notebook.run(os._exit, ranks=1, args=[5])
 except hf.errors.LaunchError as error:
     said["exit"] = str(error)
+import threading
+try:
+    hf.notebook.run(threading.Lock, ranks=1)
+except hf.errors.RankError as error:
+    said["unsent"] = str(error)
 print("SAID", json.dumps(said))
 """
 SLEEP = """
@@ -92,6 +97,7 @@ def test_results_and_errors_come_back(tmp_path: Path) -> None:
     assert said["rank"] == 1 and said["cause"] == "Odd('boom', 2)"
     assert said["text"].startswith("rank 1 raised ") and "in fails" in said["text"]
     assert "exit code 5" in said["exit"]
+    assert "cannot be sent from its rank" in said["unsent"] and "history.history" in said["unsent"]
     assert [path.name for path in tmp_path.iterdir()] == ["cells.py"]
 
 

@@ -48,11 +48,23 @@ def main(folder: Path) -> None:
     file = outcome_file(folder, place.rank if place is not None else 0)
     try:
         function, args, kwargs = pickle.loads((folder / CALL).read_bytes())
-        outcome = ("result", library.dumps(function(*args, **kwargs)))
+        outcome = ("result", sent(library, function(*args, **kwargs)))
     except Exception as error:
         write(file, ("error", time.time(), traceback.format_exc(), pickled(library, error)))
         raise
     write(file, outcome)
+
+
+def sent(library: ModuleType, value: Any) -> bytes:
+    """What the function returned, as bytes. Errors: TypeError for what cannot leave its rank."""
+    try:
+        data: bytes = library.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"the function returned a {type(value).__name__}, which cannot be sent from its rank "
+            f"({error}): return numbers, arrays, lists and dicts, such as history.history"
+        ) from error
+    return data
 
 
 def pickled(library: ModuleType, error: Exception) -> bytes | None:
