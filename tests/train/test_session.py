@@ -59,10 +59,8 @@ def test_synchronous_workers_write_one_result(tmp_path: Path) -> None:
     assert found["seconds"] > 0 and found["samples_per_second"] > 0
     assert set(found["versions"]) >= {"hpcflow", "numpy", "python"}
     written = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
-    assert written - {run_records.PACES} == {
-        "manifest.json",
-        "result.json",
-    }  # paces of long jobs only
+    # paces of long jobs only, events where a busy machine gives a warning
+    assert written - {run_records.PACES, run_records.EVENTS} == {"manifest.json", "result.json"}
 
 
 @pytest.mark.parametrize("mode", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
