@@ -183,10 +183,9 @@ def _weak(text: str | None) -> tuple[str, int] | None:
 
 def _run_here(ledger: Ledger) -> bool:
     """One run after the other; False if a signal stopped it."""
-    from hpcflow.sweep import run_ledger
     from hpcflow.sweep.local_runs import LocalRuns
 
-    left = [r for r in ledger.runs if ledger.recorded(r.name).state not in run_ledger.ENDED]
+    left = ledger.left()
     count = len(ledger.runs) - len(left)
     if left:
         err(f"hpcflow scale: {len(left)} runs, one after the other, in {ledger.folder}")

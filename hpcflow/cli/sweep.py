@@ -86,9 +86,7 @@ def main(args: argparse.Namespace) -> int:
             return _show(ledger, spec)
         if args.slurm or args.sbatch:
             slurm_arrays.check_slurm()
-        if spec is not None:
-            ledger = _made(args, spec)
-        assert ledger is not None
+        ledger = _claimed(Path(args.script)) if spec is None else _made(args, spec)
         return _go_on(ledger, args, limit_s, options)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow sweep: {error}")
@@ -187,8 +185,23 @@ def _show(ledger: Ledger | None, spec: SweepSpec | None) -> int:
     return 0
 
 
+def _claimed(folder: Path) -> Ledger:
+    """The ledger of a folder, locked before it is read: another command may just have added runs.
+
+    Errors: LaunchError if another command has it, or it is gone.
+    """
+    from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep.run_ledger import LEDGER, Ledger
+
+    run_directory_lock.claim_directory(folder / LEDGER, "the sweep")
+    ledger = Ledger.open(folder)
+    if ledger is None:
+        raise LaunchError(f"{folder} is no folder of a sweep", hint="give its --out")
+    return ledger
+
+
 def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
-    """The ledger of a specification: the one that is there, if it is of the same."""
+    """The ledger of a specification, locked: the one that is there, if it is of the same."""
     from hpcflow.monitoring import run_directory_lock
     from hpcflow.sweep import code_snapshot, halving_rungs
     from hpcflow.sweep.run_ledger import LEDGER, Ledger
@@ -208,13 +221,10 @@ def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
 
 def _go_on(ledger: Ledger, args: argparse.Namespace, limit_s: float, options: Sequence[str]) -> int:
     """Run or submit what is left, and tell."""
-    from hpcflow.monitoring import run_directory_lock
     from hpcflow.sweep import halving_rungs
-    from hpcflow.sweep.run_ledger import LEDGER
 
     if not Path(ledger.cwd).is_dir():
         raise LaunchError(f"the folder {ledger.cwd}, in which the runs started, is gone")
-    run_directory_lock.claim_directory(ledger.folder / LEDGER, "the sweep")
     ledger.settle()
     if args.retry:
         ledger.forget_failures()
@@ -233,17 +243,16 @@ def _go_on(ledger: Ledger, args: argparse.Namespace, limit_s: float, options: Se
 
 
 def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
-    from hpcflow.sweep import run_ledger
+    """Run what is left; False if a signal stopped it."""
     from hpcflow.sweep.local_runs import LocalRuns
 
     widest = max(run.ranks for run in ledger.runs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     at_once = args.at_once or max(1, (cores or 1) // widest)
-    ended = [r for r in ledger.runs if ledger.recorded(r.name).state in run_ledger.ENDED]
-    count = len(ended)
-    if count < len(ledger.runs):
-        err(f"hpcflow sweep: {len(ledger.runs) - count} to run, {at_once} at a time, in "
-            f"{ledger.folder}")  # fmt: skip
+    left = len(ledger.left())
+    count = len(ledger.runs) - left
+    if left:
+        err(f"hpcflow sweep: {left} to run, {at_once} at a time, in {ledger.folder}")
 
     def tell(run: LedgerRun, state: RunState) -> None:
         nonlocal count
@@ -261,14 +270,13 @@ def _submit(
     ledger: Ledger, args: argparse.Namespace, limit_s: float, options: Sequence[str]
 ) -> bool:
     """Submit what is left; whether nothing was left."""
-    from hpcflow.sweep import run_ledger
     from hpcflow.sweep.slurm_arrays import submit_arrays
 
     again = [sys.executable, "-m", "hpcflow", "sweep", str(ledger.folder.resolve()), "--slurm"]
     again += [f"--sbatch={args.sbatch}"] if args.sbatch else []
     again += [f"--at-once={args.at_once}"] if args.at_once else []
     again += [f"--limit={args.limit}"] if args.limit else []
-    left = [r for r in ledger.runs if ledger.recorded(r.name).state not in run_ledger.ENDED]
+    left = ledger.left()
     group = min((run.group for run in left), default=0)
     runs = [run for run in left if run.group == group]
     jobs, waiting = submit_arrays(ledger, runs, options, args.at_once, limit_s, again)

@@ -61,15 +61,15 @@ Look = tuple[dict[str, Any], Callable[[], str], bool]  # as JSON, as text, wheth
 
 def _look_at(folder: Path) -> Callable[[], Look]:
     """A function that looks once: at a run, the runs of a folder, or those of a sweep."""
-    from hpcflow.sweep import sweep_watch
+    from hpcflow.sweep import run_ledger, sweep_table, sweep_watch
 
-    if not sweep_watch.is_sweep(folder):
+    if not run_ledger.is_sweep(folder):
         return _of_runs(folder)
     watched = sweep_watch.WatchedSweep(folder)
 
     def look() -> Look:
         ledger, found, known = watched.look()
-        data = sweep_watch.as_data(ledger, found)
+        data = sweep_table.as_data(ledger, found)
         return (
             {**data, "running": list(map(_plain, known))},
             lambda: sweep_watch.as_text(ledger, found, known),

@@ -29,17 +29,19 @@ def code_files(script: Path) -> dict[str, bytes]:
     """
     root = script.parent
     found = {script.name: script.read_bytes()}
+    total = len(found[script.name])
     for path in _candidates(root):
         name = path.relative_to(root).as_posix()
         if name in found:
             continue
-        if len(found) == MOST_FILES or sum(map(len, found.values())) > MOST_BYTES:
+        if len(found) == MOST_FILES or total > MOST_BYTES:
             raise HpcflowError(
                 f"below {root} is more than {MOST_FILES:,} files or {MOST_BYTES >> 20} MiB of "
                 "code, which a sweep would copy",
                 hint=f"put {script.name} and what it imports into a folder of its own",
             )
         found[name] = path.read_bytes()
+        total += len(found[name])
     return found
 
 

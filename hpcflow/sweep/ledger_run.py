@@ -34,7 +34,7 @@ from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.settings import PREFIX
 from hpcflow.sweep import run_ledger
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
-from hpcflow.sweep.run_metric import is_finished, metric_of
+from hpcflow.sweep.run_metric import is_finished
 
 LOOK_S = 0.2
 LET_IT_SAVE_S = 60.0  # after SIGTERM, then SIGKILL
@@ -111,13 +111,16 @@ class Attempt:
         """Start it, wait, and record the end; returns its exit code as a shell reports it."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._stop)
-        self.ledger.record(self._run.name, self._state)
+        self._record()
         folder = self.ledger.run_folder(self._run.name)
         folder.mkdir(parents=True, exist_ok=True)
         if not self._wait_for_earlier(folder):
-            return self._end_before(run_ledger.PREEMPTED, "an earlier attempt has not ended")
+            self._record(state=run_ledger.PREEMPTED, reason="an earlier attempt has not ended")
+            return slurm_requeue.TEMPORARY_FAILURE
         if is_finished(folder) and self._before.lost:
-            return self._end_before(run_ledger.DONE, "")
+            value, reason = self.ledger.value_of(self._run.name)
+            self._record(state=run_ledger.DONE, exit_code=0, value=value, reason=reason)
+            return 0
         self._begun = time.monotonic()
         killed = oom_kills()
         with open(folder / run_ledger.OUTPUT, "ab") as output:
@@ -126,34 +129,21 @@ class Attempt:
         tail = tail_of(folder / run_ledger.OUTPUT, start)
         state, reason = self._outcome(code, is_late, tail, oom_kills() > killed)
         if state == run_ledger.DONE:
-            value, reason = self._value(folder)
+            value, reason = self.ledger.value_of(self._run.name)
         else:
             value, reason = None, reason or failure_of(folder, tail) or f"exit code {code}"
-        self.ledger.record(
-            self._run.name,
-            dataclasses.replace(
-                self._state,
-                state=state,
-                exit_code=code,
-                seconds=self._seconds(),
-                value=value,
-                reason=escape_line(reason),
-            ),
+        self._record(
+            state=state,
+            exit_code=code,
+            seconds=self._seconds(),
+            value=value,
+            reason=escape_line(reason),
         )
         return code
 
-    def _end_before(self, state: str, reason: str) -> int:
-        """Record the end of an attempt that has started nothing."""
-        done = state == run_ledger.DONE
-        if done:
-            value, reason = self._value(self.ledger.run_folder(self._run.name))
-        else:
-            value = None
-        ended = dataclasses.replace(
-            self._state, state=state, exit_code=0 if done else None, value=value, reason=reason
-        )
-        self.ledger.record(self._run.name, ended)
-        return 0 if done else slurm_requeue.TEMPORARY_FAILURE
+    def _record(self, **changes: Any) -> None:
+        """Record the state of this attempt with some fields changed."""
+        self.ledger.record(self._run.name, dataclasses.replace(self._state, **changes))
 
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         libc, cores = ctypes.CDLL(None), self._state.cores
@@ -187,22 +177,11 @@ class Attempt:
                 process.kill()
             if ends is not None and time.time() > ends - BEFORE_END_S:
                 ends, self._is_out_of_time = None, True
-                self._record_end_of_job()
+                # SLURM kills all processes of a job at once when its time is over
+                self._record(state=run_ledger.TIMEOUT, seconds=self._seconds(), reason=OUT_OF_TIME)
             time.sleep(LOOK_S)
         code = process.returncode
         return (code if code >= 0 else 128 - code), is_late
-
-    def _record_end_of_job(self) -> None:
-        """SLURM kills all processes of a job at once when its time is over."""
-        self.ledger.record(
-            self._run.name,
-            dataclasses.replace(
-                self._state,
-                state=run_ledger.TIMEOUT,
-                seconds=self._seconds(),
-                reason=OUT_OF_TIME,
-            ),
-        )
 
     def _wait_for_earlier(self, folder: Path) -> bool:
         """Whether no attempt is left: one whose process was killed may still save and stop."""
@@ -231,11 +210,6 @@ class Attempt:
         if (was_oom and code in KILLED) or MEMORY_ERROR.search(tail):
             return run_ledger.OUT_OF_MEMORY, ""
         return run_ledger.FAILED, ""
-
-    def _value(self, folder: Path) -> tuple[float | None, str]:
-        """The value of the metric, and why there is none."""
-        spec = self.ledger.spec
-        return metric_of(folder, spec.get("metric", ""), spec.get("mode", ""))
 
     def _seconds(self) -> float:
         return round(self._before.seconds + time.monotonic() - self._begun, 2)

@@ -161,8 +161,8 @@ class Ledger:
         data = read_json_object(path)
         if data is None:
             return RunState()
-        kinds = {field.name: field for field in dataclasses.fields(RunState)}
-        state = RunState(**{key: value for key, value in data.items() if key in kinds})
+        known = {field.name for field in dataclasses.fields(RunState)}
+        state = RunState(**{key: value for key, value in data.items() if key in known})
         if state.state not in STATES or not _is_valid(state):
             raise _damaged(path)
         return state
@@ -190,11 +190,8 @@ class Ledger:
         """The state of a run whose process ended without a word; its files or SLURM may tell."""
         from hpcflow.sweep import run_metric, slurm_states
 
-        folder = self.run_folder(name)
-        if run_metric.is_finished(folder):
-            value, reason = run_metric.metric_of(
-                folder, self.spec.get("metric", ""), self.spec.get("mode", "")
-            )
+        if run_metric.is_finished(self.run_folder(name)):
+            value, reason = self.value_of(name)
             return dataclasses.replace(found, state=DONE, exit_code=0, value=value, reason=reason)
         lost = found.lost + 1
         state, reason = slurm_states.end_of_job(found.job) if found.job else ("", "")
@@ -203,6 +200,17 @@ class Ledger:
         if state == PREEMPTED and lost >= MOST_LOST:
             state, reason = FAILED, f"{reason}, {lost} times"
         return dataclasses.replace(found, state=state, lost=lost, reason=reason)
+
+    def value_of(self, name: str) -> tuple[float | None, str]:
+        """The value of the metric of a run that is done, and "" or why there is none."""
+        from hpcflow.sweep.run_metric import metric_of
+
+        metric, mode = self.spec.get("metric", ""), self.spec.get("mode", "")
+        return metric_of(self.run_folder(name), metric, mode)
+
+    def left(self) -> list[LedgerRun]:
+        """The runs that have not ended."""
+        return [run for run in self.runs if self.recorded(run.name).state not in ENDED]
 
     def settle(self) -> None:
         """Record the end of the runs whose processes were killed."""
@@ -240,9 +248,14 @@ def _is_valid(state: RunState) -> bool:
     )
 
 
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is that of a sweep or of a scaling study."""
+    return os.path.isfile(folder / SWEEP)
+
+
 def runs_of(path: str) -> list[str]:
     """The run directories of a sweep that have begun; of any other folder, the folder itself."""
-    if not os.path.isfile(Path(path) / SWEEP):
+    if not is_sweep(Path(path)):
         return [path]
     ledger = Ledger.open(Path(path))
     folders = [ledger.run_folder(run.name) for run in ledger.runs] if ledger is not None else []

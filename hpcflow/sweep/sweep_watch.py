@@ -1,11 +1,10 @@
 """Watch of a ledger: the states of its runs, and the runs that go on.
 
-A run that has ended is read once; of the others a small file each time.
+Of each run a small file is read; of one that has ended, only when the file has changed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,6 @@ from hpcflow.sweep import halving_rungs, run_ledger, sweep_table
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 
 MOST_SHOWN = 12  # runs that go on
-
-
-def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep or of a scaling study."""
-    return os.path.isfile(folder / run_ledger.SWEEP)
 
 
 class WatchedSweep:
@@ -61,11 +55,6 @@ def is_over(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> bool:
     """Whether no run goes on or waits, and no rung of successive halving follows."""
     ended = all(state.state in run_ledger.ENDED for _, state in found)
     return ended and not halving_rungs.next_rung(ledger)
-
-
-def as_data(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> dict[str, Any]:
-    """The results so far, as JSON."""
-    return sweep_table.as_data(ledger, found)
 
 
 def as_text(

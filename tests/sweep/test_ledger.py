@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hpcflow.cli import main as cli
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.sweep import code_snapshot, ledger_run, run_ledger, run_metric
@@ -78,6 +79,30 @@ def test_a_run_that_has_ended_is_not_run_again(tmp_path: Path, state: str) -> No
     made.record("0", RunState(state, attempts=1))
     assert ledger_run.main([str(made.folder), "0"]) == 0
     assert made.recorded("0") == RunState(state, attempts=1)
+
+
+def test_runs_that_another_command_has_just_added_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of SLURM may add a rung between the first look at a folder and its lock."""
+    made = ledger(tmp_path)
+    path = made.folder / "sweep.json"
+    spec = {"search": "grid", "metric": "", "mode": ""}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "spec": spec}))
+    made.record("0", RunState(run_ledger.DONE))
+    claim = run_directory_lock.claim_directory
+
+    def claims(folder: Path, label: str) -> None:
+        other = Ledger.open(made.folder)
+        if other is not None and len(other.runs) == 1:
+            other.record("1", RunState(run_ledger.DONE))
+            other.add([LedgerRun("1", 1, {}, [], {}, group=1)])
+        claim(folder, label)
+
+    monkeypatch.setattr(run_directory_lock, "claim_directory", claims)
+    assert cli.main(["sweep", str(made.folder)]) == 0
+    for name in ("sweep.json", "results.json"):
+        assert len(json.loads((made.folder / name).read_text())["runs"]) == 2, name
 
 
 def test_an_error_of_the_process_is_the_reason_and_is_not_repeated(tmp_path: Path) -> None:
