@@ -14,8 +14,8 @@ from hpcflow.report.page_charts import bar_chart
 from hpcflow.report.page_diagrams import Mark, roofline
 from hpcflow.report.page_task_diagram import ServerBytes, ring_diagram, servers_diagram
 from hpcflow.report.run_directory_reader import has_type
-from hpcflow.report.run_tables import duration, traffic_table
-from hpcflow.report.run_view import RunView, json_of, number_of
+from hpcflow.report.run_tables import bytes_text, duration, traffic_table
+from hpcflow.report.run_view import RunView, number_of
 from hpcflow.report.wait_heat_map import png_uri
 
 MOST_OPERATIONS = 10
@@ -46,17 +46,11 @@ def limits_section(view: RunView) -> Html | None:
                                 element("br"), element("span", "they were asked for by --inject",
                                                        class_="remedy")))  # fmt: skip
     share = computing / view.run.seconds
-    where = (
-        "see the operations below" if has_profile(view) else "`hpcflow run --profile` tells more"
-    )
+    is_below = bool(_heaviest(view))
+    where = "see the operations below" if is_below else "`hpcflow run --profile` tells more"
     said = f"{computing:.3g} s ({share:.0%}) of a worker; {where}"
     items.append(element("li", element("b", "computing: "), *with_code(said)))
     return joined([element("h2", "What the time went to"), element("ul", *items, class_="limits")])
-
-
-def has_profile(view: RunView) -> bool:
-    """Whether the page shows the heaviest operations."""
-    return operations_section(view) is not None
 
 
 def heat_section(view: RunView) -> Html | None:
@@ -114,9 +108,8 @@ def seconds_section(view: RunView) -> Html | None:
 
 def step_section(view: RunView) -> Html | None:
     """Where a step of each rank went, by its profile."""
-    ranks = json_of(view.folder / "profile.json").get("ranks")
     rows: list[tuple[str, list[float]]] = []
-    for one in ranks if isinstance(ranks, list) else ():
+    for one in view.profiled_ranks:
         seconds = one.get("seconds") if isinstance(one, dict) else None
         steps = number_of(one.get("steps")) if isinstance(one, dict) else 0.0
         if isinstance(seconds, dict) and steps >= 1 and len(rows) < MOST_BARS:
@@ -133,7 +126,7 @@ def memory_section(view: RunView) -> Html | None:
     for rank, report in enumerate(reports):
         predicted, peak = report.get("predicted"), report.get("peak")
         if has_type(predicted, int) and has_type(peak, int):
-            rows.append([f"rank {rank}", _size(predicted), _size(peak)])
+            rows.append([f"rank {rank}", bytes_text(predicted, 1024), bytes_text(peak, 1024)])
     if not rows:
         return None
     left_out = f", the first {MOST_BARS} of {len(rows):,} ranks" if len(rows) > MOST_BARS else ""
@@ -142,25 +135,9 @@ def memory_section(view: RunView) -> Html | None:
     return joined([element("h2", "Memory"), shown])
 
 
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:,.4g} TiB"
-
-
 def operations_section(view: RunView) -> Html | None:
     """The operations that take most, with the share of the machine's peak that they reach."""
-    ranks = json_of(view.folder / "profile.json").get("ranks")
-    if not isinstance(ranks, list) or not ranks or not isinstance(ranks[0], dict):
-        return None
-    operations = ranks[0].get("ops")
-    kernels = [
-        one
-        for one in (operations if isinstance(operations, list) else ())
-        if isinstance(one, dict) and one.get("kind") == "kernels"
-    ][:MOST_OPERATIONS]
+    kernels = _heaviest(view)
     if not kernels:
         return None
     rows = [_operation_row(view, i, one) for i, one in enumerate(kernels, 1)]
@@ -169,9 +146,20 @@ def operations_section(view: RunView) -> Html | None:
     caption = "the ten heaviest operations beside the peaks of this machine"
     return joined([
         element("h2", "Heaviest operations of rank 0"),
-        _roofline(kernels, ranks[0].get("peaks")),
+        _roofline(kernels, view.profiled_ranks[0].get("peaks")),
         table(head, rows, caption, texts={1, 7, 8}),
     ])  # fmt: skip
+
+
+def _heaviest(view: RunView) -> list[dict[str, Any]]:
+    """The operations of rank 0 that take most, by its profile; [] without one."""
+    ranks = view.profiled_ranks
+    operations = ranks[0].get("ops") if ranks and isinstance(ranks[0], dict) else None
+    return [
+        one
+        for one in (operations if isinstance(operations, list) else ())
+        if isinstance(one, dict) and one.get("kind") == "kernels"
+    ][:MOST_OPERATIONS]
 
 
 def _operation_row(view: RunView, place: int, one: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ SLOWER = 1.3  # times the median of the workers' own work
 
 
 class Limit(NamedTuple):
-    """What limits a run: seconds lost (mean of the workers), the resource, and what to do."""
+    """What limits a run: seconds by which it is longer, the resource, and what to do."""
 
     seconds: float
     resource: str

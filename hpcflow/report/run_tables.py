@@ -159,10 +159,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{hour_minutes:02} h" if hours else f"{minutes}:{secs:02} min"
 
 
-def bytes_text(nbytes: float) -> str:
-    """A number of bytes as `68.9 kB`."""
-    for unit in ("B", "kB", "MB", "GB"):
+def bytes_text(nbytes: float, base: int = 1000) -> str:
+    """A number of bytes as `68.9 kB`; to base 1024 as `67.3 KiB`."""
+    units = ("B", "kB", "MB", "GB", "TB") if base == 1000 else ("B", "KiB", "MiB", "GiB", "TiB")
+    for unit in units[:-1]:
         if nbytes < 1000:
             return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"
+        nbytes /= base
+    return f"{nbytes:,.4g} {units[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,12 @@ class RunView:
     def name(self) -> str:
         """The name of the run in the page."""
         return self.run.name if not self.redacted else f"run {self.number}"
+
+    @functools.cached_property
+    def profiled_ranks(self) -> list[Any]:
+        """What profile.json says of each rank; [] without a profile."""
+        ranks = json_of(self.folder / "profile.json").get("ranks")
+        return ranks if isinstance(ranks, list) else []
 
     @property
     def last_seen(self) -> float | None:

@@ -21,3 +21,13 @@ def browser() -> Iterator[Any]:
     driver = webdriver.Chrome(options=options, service=service)
     yield driver
     driver.quit()
+
+
+@pytest.fixture(params=["light", "dark"])
+def schemed(request: Any, browser: Any) -> Any:
+    """The browser in the light and in the dark scheme."""
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": request.param}]},
+    )
+    return browser

@@ -23,13 +23,9 @@ LONGEST_LOAD_MS = 1000.0
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(params=["light", "dark"])
-def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
+@pytest.fixture
+def opened(schemed: Any, tmp_path: Path) -> Any:
     """A page of a run with a slow worker, in the light and in the dark scheme."""
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": request.param}]},
-    )
     saves = {"written": 3, "failed": 0, "held_seconds": 0.4}
     said = {"hosts": ["n0", "n1", "n2", "n3"], "work_seconds": [3.0, 3.1, 11.0, 3.0]}
     said |= {"wait_seconds": [9.0, 8.9, 0.2, 9.0], "saves": saves, "accuracy": 0.97}
@@ -38,8 +34,8 @@ def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
     profiled(folder)
     page = tmp_path / "report.html"
     page.write_text(run_page.page_of([folder]).text)
-    browser.get(page.as_uri())
-    return browser
+    schemed.get(page.as_uri())
+    return schemed
 
 
 def profiled(folder: Path) -> None:

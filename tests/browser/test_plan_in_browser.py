@@ -19,17 +19,13 @@ from tests.plan.transformer import transformer_plan
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(params=["light", "dark"])
-def opened(request: Any, browser: Any, tmp_path: Path) -> Any:
+@pytest.fixture
+def opened(schemed: Any, tmp_path: Path) -> Any:
     """The page of a small transformer with a server, in the light and in the dark scheme."""
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": request.param}]},
-    )
     page = tmp_path / "plan.html"
     page.write_text(plan_page(transformer_plan(2, Cluster(3, 1)), "train.py"))
-    browser.get(page.as_uri())
-    return browser
+    schemed.get(page.as_uri())
+    return schemed
 
 
 def box(browser: Any, name: str) -> Any:
