@@ -2,8 +2,8 @@
 
     python benchmarks/page_cost.py --repeats 12 --out FILE
 
-Jobs of two ranks train for some seconds each, with the setting page=1 and page=0 in turns; a figure
-is the time of a step. The interval of the ratio is that of bootstrap samples of the pairs
+Jobs of two ranks train for half a minute each, with the setting page=1 and page=0 in turns; a
+figure is the time of a step. The interval of the ratio is that of bootstrap samples of the pairs
 (Efron, 1979), 95 %.
 """
 
