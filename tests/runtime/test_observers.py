@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import threading
+import types
 from collections import Counter
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.comm.mpi_communicator import MpiCommunicator
 from hpcflow.comm.thread_communicator import LocalCommunicator
+from hpcflow.errors import DeathError
 from hpcflow.runtime.executor.executor import Executor
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
@@ -163,6 +166,26 @@ def test_tiles_run_between_the_events_of_slices(monkeypatch):
     begin, end = ("slice", Torn, 7), ("slice end", Torn, 7)
     tile = [[begin, ("tile", i), end] for i in range(2)]
     assert heard.events == [*tile[0], *tile[1], begin, end]
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_sum_that_a_death_breaks_has_no_end(survives):
+    """The replicas that are left complete or abandon it later; a receive has failed for good."""
+    executor, heard = Executor(goes_on=lambda: survives), Heard()
+    executor.observe(heard)
+
+    def of_a_dead_rank():
+        raise DeathError("rank 1 has died")
+
+    for target in ("sum", "receive"):
+        instance = types.SimpleNamespace(buckets={"sum"}, is_broken=True, tear=lambda _: None)
+        request = types.SimpleNamespace(test=of_a_dead_rank)
+        executor.wait_for(request, instance, target)
+        with contextlib.nullcontext() if survives else pytest.raises(DeathError):
+            executor.poll()
+        ended = ("over", instance, target, request) in heard.events
+        assert ended is (target == "receive" or not survives)
+        executor.polled_waits.clear()
 
 
 def test_several_are_called_in_order_and_at_an_end_in_reverse():

@@ -414,7 +414,7 @@ class Executor(ProgressLock):
             if not request.test():
                 return False
         except HpcflowError as error:
-            if self.observer is not None:
+            if self.observer is not None and not self._is_left_to_replicas(error, wait):
                 self.observer.wait_end(*wait)
             if not self._handle_wait_error(error, wait):
                 return True
@@ -427,6 +427,10 @@ class Executor(ProgressLock):
             self.mark_over(instance, what)
         return True
 
+    def _is_left_to_replicas(self, error: HpcflowError, wait: Waiting) -> bool:
+        """Whether the replicas that survive a death decide together what becomes of the wait."""
+        return isinstance(error, DeathError) and self.survives_death() and _is_collective(wait)
+
     def _handle_wait_error(self, error: HpcflowError, wait: Waiting) -> bool:
         """Handle an error of a wait; True if the wait is over by it, and its step fails."""
         _, instance, what = wait
@@ -434,7 +438,7 @@ class Executor(ProgressLock):
             if not self.survives_death():
                 self.control()  # handles the death: which rank, and what follows
                 raise error
-            if _is_collective(wait):  # the replicas decide together what becomes of it
+            if self._is_left_to_replicas(error, wait):
                 self.paused_collectives.append(wait)
                 return False
             if instance is not None:  # until `abandon` is called

@@ -102,7 +102,10 @@ class Observer(Generic[PartitionT, InstanceT]):
         """
 
     def wait_end(self, request: Request, instance: InstanceT | None, target: Any) -> None:
-        """The request has completed or failed. An abandoned request has no such event."""
+        """The request has completed or failed.
+
+        An abandoned request has no such event, nor has a sum that the death of a replica breaks.
+        """
 
     def idle(self, start: int, end: int) -> None:
         """No segment ran from `start` to `end` (`time.perf_counter_ns`), as none was ready.
