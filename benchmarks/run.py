@@ -27,6 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT_S = 5400  # of one benchmark
 OTHERS = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mpio": "h5py with MPI"}
+FOLDERS = {"graphs": "profiled graphs in the format of benchmarks/placement.py"}
 
 
 class Benchmark(NamedTuple):
@@ -37,6 +38,8 @@ class Benchmark(NamedTuple):
     others: Sequence[str] = ()
     as_root: bool = False  # it makes hosts or a SLURM of its own
     on_gpu: bool = False
+    short: str = "--rounds 1 --repeats 1"  # options of `--short`
+    folder: str = ""  # of FOLDERS: published data without which it is left out
 
 
 ALL = ("torch", "tf", "jax")
@@ -77,6 +80,7 @@ PLAN = (
     Benchmark("sparse", "sparse.py --rounds 1 --repeats 5", ["tf"]),
     Benchmark("fairness", "fairness.py --update descent --rounds 1 --repeats 5", ["tf"]),
     Benchmark("balance", "balance.py --rounds 1 --repeats 5"),
+    Benchmark("placement", "placement.py all", short="--seconds 1", folder="graphs"),
     Benchmark("rules", "rules.py --rounds 2 --repeats 5"),
     Benchmark("many_workers", "many_workers.py --rounds 2 --repeats 5"),
     Benchmark("growth", "growth.py"),
@@ -109,8 +113,10 @@ def command(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) ->
     """The command line of a benchmark, with the Pythons that were given."""
     script, *options = shlex.split(one.command)
     given = {name: getattr(arguments, name) for name in one.others}
+    if one.folder:
+        given[one.folder] = getattr(arguments, one.folder)
     others = [word for name, path in given.items() if path for word in (f"--{name}", path)]
-    short = ["--rounds", "1", "--repeats", "1"] if arguments.short else []
+    short = shlex.split(one.short) if arguments.short else []
     file = os.path.relpath(out / f"{one.name}.json", ROOT)
     return [sys.executable, f"benchmarks/{script}", *options, *short, *others, "--out", file]
 
@@ -144,6 +150,8 @@ def ran(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) -> str
     """Run a benchmark; why it failed, "" if it did not."""
     if one.as_root and os.geteuid() != 0:
         return "left out: it needs root"
+    if one.folder and not getattr(arguments, one.folder):
+        return f"left out: it needs --{one.folder} FOLDER"
     if one.on_gpu and not os.path.exists("/dev/nvidia0"):
         return "left out: it needs a GPU"
     limit = ["timeout", "--kill-after=10", str(LIMIT_S)]
@@ -156,6 +164,8 @@ def main() -> None:
     names = [one.name for one in PLAN]
     for name, package in OTHERS.items():
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"a python that has {package}")
+    for name, data in FOLDERS.items():
+        parser.add_argument(f"--{name}", metavar="FOLDER", help=f"a folder of {data}")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--short", action="store_true", help="one repeat each, into run/bench")
     arguments = parser.parse_args()

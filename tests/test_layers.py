@@ -33,6 +33,7 @@ MAY_KNOW = {
     "logging": LEAVES | {"logging"},
     "gfile": LEAVES | {"gfile"},
     "autodiff": OPS | {"autodiff"},
+    "placement": LEAVES | {"placement"},
     "plan": PLAN,
     "lowering": PLAN,
     "codegen": LEAVES | {"codegen"},

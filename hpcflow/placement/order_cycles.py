@@ -1,0 +1,71 @@
+"""Order cycles: blocks that no cut can separate, because each comes before the other."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpcflow.placement.dominated_blocks import ReducedProblem
+from hpcflow.placement.split_problem import SplitProblem, Transfer
+
+
+def without_cycles(problem: SplitProblem) -> ReducedProblem:
+    """Return the problem with the blocks of each cycle of the order as one block."""
+    groups = strongly_connected(problem.before)
+    number = {block: i for i, group in enumerate(groups) for block in group}
+    costs: dict[tuple[int, frozenset[int]], float] = collections.defaultdict(float)
+    for transfer in problem.transfers:
+        producer = number[transfer.producer]
+        consumers = frozenset(number[block] for block in transfer.consumers) - {producer}
+        if consumers:
+            costs[producer, consumers] += transfer.cost
+    before = [
+        frozenset(number[other] for block in group for other in problem.before[block]) - {i}
+        for i, group in enumerate(groups)
+    ]
+    merged = SplitProblem(
+        problem.devices,
+        np.stack([problem.times[:, sorted(group)].sum(axis=1) for group in groups], axis=1),
+        np.array([problem.nbytes[sorted(group)].sum() for group in groups]),
+        tuple(before),
+        tuple(Transfer(*ends, cost) for ends, cost in costs.items()),
+    )
+    return ReducedProblem(problem, merged, tuple(groups))
+
+
+def strongly_connected(before: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return the strongly connected components (Tarjan 1972, without recursion)."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    found: list[frozenset[int]] = []
+    for root in range(len(before)):
+        work = [] if root in index else [(root, iter(before[root]))]
+        while work:
+            block, others = work[-1]
+            if block not in index:
+                index[block] = low[block] = len(index)
+                path.append(block)
+                on_path.add(block)
+            fresh = None
+            for other in others:
+                if other not in index:
+                    fresh = other
+                    break
+                if other in on_path:
+                    low[block] = min(low[block], index[other])
+            if fresh is not None:
+                work.append((fresh, iter(before[fresh])))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[block])
+            if low[block] == index[block]:
+                start = path.index(block)
+                found.append(frozenset(path[start:]))
+                on_path -= found[-1]
+                del path[start:]
+    return found

@@ -1,0 +1,124 @@
+"""Split problem: blocks of operations, what they cost on classes of devices, and their transfers.
+
+A *block* is the smallest thing that is placed: one operation, or several that must share a device.
+The *load* of a device is the time that it is busy for one sample: its blocks, what it sends and
+what it receives. The greatest load is the time per sample of a pipeline. (Tarnawski et al.,
+Efficient Algorithms for Device Placement of DNN Graph Operators, 2020.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hpcflow.errors import PlacementError
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceClass:
+    """`count` equal devices, each with `memory` bytes.
+
+    `transfer_factor` scales the cost of what it sends and receives: 0 if that is free to it.
+    """
+
+    name: str
+    count: int
+    memory: float = np.inf
+    transfer_factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """The output of a block that other blocks use.
+
+    A device that has the producer but not all consumers pays `cost` once, to send it. One that has
+    consumers but not the producer pays it once, to receive it.
+    """
+
+    producer: int
+    consumers: frozenset[int]
+    cost: float
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitProblem:
+    """Blocks 0 to n - 1 and the devices for them.
+
+    `times[c, b]` is the time of block b on a device of class c, infinity if it cannot run there;
+    costs of transfers have the same unit. `nbytes[b]` is the memory that it needs. `before[b]` are
+    the blocks that come before b in the order of the cuts, which has no cycle.
+    """
+
+    devices: tuple[DeviceClass, ...]
+    times: np.ndarray
+    nbytes: np.ndarray
+    before: tuple[frozenset[int], ...]
+    transfers: tuple[Transfer, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of blocks."""
+        return len(self.before)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The blocks of one device, and the class of the device."""
+
+    device: int
+    blocks: frozenset[int]
+
+
+def load_of(problem: SplitProblem, part: Part) -> float:
+    """Return the load of a device, infinity if it cannot run its blocks or lacks the memory."""
+    blocks, kind = part.blocks, problem.devices[part.device]
+    members = sorted(blocks)
+    if not fits(problem, part):
+        return np.inf
+    load = float(problem.times[part.device, members].sum())
+    for transfer in problem.transfers:
+        if transfer.producer in blocks:
+            crosses = not transfer.consumers <= blocks
+        else:
+            crosses = not transfer.consumers.isdisjoint(blocks)
+        load += crosses * transfer.cost * kind.transfer_factor
+    return load
+
+
+def fits(problem: SplitProblem, part: Part) -> bool:
+    """Whether the memory of a device holds its blocks."""
+    needed = float(problem.nbytes[sorted(part.blocks)].sum())
+    return needed <= problem.devices[part.device].memory * (1 + 1e-12)
+
+
+def greatest_load(problem: SplitProblem, parts: Iterable[Part]) -> float:
+    """Return the greatest load of the devices."""
+    return max((load_of(problem, part) for part in parts), default=0.0)
+
+
+def topological_order(before: Sequence[Iterable[int]], depth_first: bool = True) -> list[int]:
+    """Return the blocks in an order that `before` allows.
+
+    Depth first, a block comes soon after the blocks that it needs; otherwise by levels.
+    Errors: PlacementError if there is a cycle.
+    """
+    after: list[list[int]] = [[] for _ in before]
+    missing = [0] * len(before)
+    for block, needed in enumerate(before):
+        for other in needed:
+            after[other].append(block)
+            missing[block] += 1
+    free = [block for block, count in enumerate(missing) if not count]
+    order: list[int] = []
+    while free:
+        block = free.pop() if depth_first else free.pop(0)
+        order.append(block)
+        for follower in after[block]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                free.append(follower)
+    if len(order) < len(before):
+        raise PlacementError("the order of the blocks has a cycle")
+    return order
