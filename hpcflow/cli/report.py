@@ -12,13 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError, MissingPackageError
 from hpcflow.report import run_summary, run_tables, scaling_plots
 from hpcflow.sweep import run_ledger
 from hpcflow.train.result_files import write_text
+
+if TYPE_CHECKING:
+    from hpcflow.report.sweep_facts import Sweep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the table and write the files; the exit code is 1 if something failed."""
     try:
+        args.sweeps = _sweeps(args.runs) if args.html else []
         args.runs = [run for path in args.runs for run in run_ledger.runs_of(path)]
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
@@ -87,13 +93,28 @@ def main(args: argparse.Namespace) -> int:
     return int(any(run.faults for run in runs))
 
 
+def _sweeps(paths: Sequence[str]) -> list[Sweep]:
+    """The sweeps with a metric among some folders."""
+    from hpcflow.sweep import sweep_on_page
+
+    found = (sweep_on_page.sweep_in(path) for path in paths)
+    return [sweep for sweep in found if sweep is not None]
+
+
 def _write_page(args: argparse.Namespace) -> int:
     """Write the page, its figures, or both."""
     from hpcflow.report import run_baseline, run_page
+    from hpcflow.sweep import sweep_on_page
 
     try:
         baseline = run_baseline.baseline_of(args.baseline)
-        data = run_page.page_of(args.runs, args.redact, asks_slurm=True, baseline=baseline)
+        data = run_page.page_of(
+            sweep_on_page.best_folders_first(args.runs, args.sweeps),
+            args.redact,
+            asks_slurm=True,
+            baseline=baseline,
+            sweeps=args.sweeps,
+        )
         written = []
         if args.html:
             write_text(Path(args.html), data.text)

@@ -310,7 +310,7 @@ def _tell(ledger: Ledger, as_json: bool, is_over: bool) -> int:
 def _write_page(ledger: Ledger, found: Sequence[tuple[LedgerRun, RunState]]) -> None:
     """report.html of the best runs that have written records."""
     from hpcflow.report import run_page, run_summary
-    from hpcflow.sweep import run_ledger, search_space
+    from hpcflow.sweep import run_ledger, search_space, sweep_on_page
     from hpcflow.train.result_files import write_text
 
     done = {n: s.value for n, (_, s) in enumerate(found) if s.state == run_ledger.DONE}
@@ -323,10 +323,12 @@ def _write_page(ledger: Ledger, found: Sequence[tuple[LedgerRun, RunState]]) -> 
     if folders:
         metric = ledger.spec.get("metric")
         by = f", by {metric} ({ledger.spec['mode']})" if metric else ""
+        sweep = sweep_on_page.sweep_of(ledger, found)
         page = run_page.page_of(
             folders,
             title=f"hpcflow sweep: {ledger.script}",
             conclusions=[f"{len(folders)} of {len(found)} runs{by}, the best first"],
+            sweeps=[sweep] if sweep is not None else [],
         )
         write_text(ledger.folder / "report.html", page.text)
     files = ["report.html"] * bool(folders) + ["results.json", "results.csv"]

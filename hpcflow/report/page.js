@@ -1,6 +1,7 @@
 "use strict";
-// Zooms (drag; double click: back) and smooths the curves of each chart. Nothing here writes HTML.
-const WIDTH = 640, HEIGHT = 260, LEFT = 84, RIGHT = 12, TOP = 10, BOTTOM = 34;
+// Zooms (drag; double click: back) and smooths the curves of each chart. A legend of several curves shows the
+// curves of a name, and gives them a colour or takes it away. Nothing here writes HTML.
+const WIDTH = 640, HEIGHT = 260, LEFT = 84, RIGHT = 12, TOP = 10, BOTTOM = 34, COLORS = 8;
 const SVG = "http://www.w3.org/2000/svg";
 
 function ticks(low, high) {
@@ -84,7 +85,63 @@ class Chart {
   }
 }
 
+// The charts of a grid, such as those of the same runs: a group of curves looks the same in all of them.
+class Legend {
+  constructor(grid) {
+    const items = [...grid.querySelectorAll(".chart .legend li")];
+    this.grid = grid;
+    this.colored = [];  // [group, number of its colour]; the last is on top, the first loses its colour first
+    for (const { dataset: { group } } of items) {
+      const known = this.colored.some(([other]) => other === group);
+      if (!known && Number(group) < COLORS) this.colored.unshift([group, Number(group)]);
+    }
+    for (const item of items) {
+      const button = document.createElement("button"), group = item.dataset.group;
+      button.type = "button";
+      button.append(...item.childNodes);
+      item.append(button);
+      for (const event of ["pointerenter", "focus"]) button.addEventListener(event, () => { this.light(group); this.raise(group); });
+      for (const event of ["pointerleave", "blur"]) button.addEventListener(event, () => this.light(null));
+      button.addEventListener("click", () => { this.choose(group); this.paint(); });
+    }
+    for (const node of grid.querySelectorAll(".plot g")) {
+      node.addEventListener("pointerenter", () => this.light(node.dataset.group));
+      node.addEventListener("pointerleave", () => this.light(null));
+    }
+    this.paint();
+  }
+  light(group) {
+    for (const plot of this.grid.querySelectorAll(".plot")) plot.classList.toggle("dim", group !== null);
+    for (const node of this.grid.querySelectorAll("[data-group]")) {
+      const lit = node.dataset.group === group;
+      for (const part of [node, ...node.children]) part.classList.toggle("lit", lit);
+    }
+  }
+  raise(group) {
+    for (const node of this.grid.querySelectorAll(".plot g")) if (node.dataset.group === group) node.parentNode.append(node);
+  }
+  choose(group) {
+    const at = this.colored.findIndex(([other]) => other === group);
+    if (at >= 0) { this.colored.splice(at, 1); return; }
+    const free = [...Array(COLORS).keys()].find((k) => this.colored.every(([, color]) => color !== k));
+    this.colored.push([group, free ?? this.colored.shift()[1]]);
+  }
+  paint() {
+    const colors = new Map(this.colored);
+    for (const node of this.grid.querySelectorAll("[data-group]")) {
+      const color = colors.get(node.dataset.group), name = color === undefined ? "other" : "c" + color;
+      node.querySelector("button")?.setAttribute("aria-pressed", String(color !== undefined));
+      for (const part of node.querySelectorAll(".curve, .dot, .swatch")) {
+        part.classList.remove("other", ...Array.from({ length: COLORS }, (_, k) => "c" + k));
+        part.classList.add(name);
+      }
+    }
+    for (const [group] of this.colored) this.raise(group);
+  }
+}
+
 const charts = [...document.querySelectorAll("figure.chart")].map((figure) => new Chart(figure));
+for (const grid of document.querySelectorAll(".grid:has(.chart li + li)")) new Legend(grid);
 for (const smooth of document.querySelectorAll(".smooth")) smooth.addEventListener("input", () => {
   for (const chart of charts) { chart.share = Number(smooth.value) / 100; chart.draw(); }
 });

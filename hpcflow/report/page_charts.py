@@ -11,11 +11,17 @@ from hpcflow.report.html_elements import Html, data_script, element
 WIDTH, HEIGHT = 640, 260
 LEFT, RIGHT, TOP, BOTTOM = 84, 12, 10, 34  # margins, in the units of the view box
 MOST_POINTS = 600  # of a curve in the page; more are thinned out to minima and maxima
-COLORS = 8  # series colours of page.css
+COLORS = 8  # colours of curves and bars in page.css
+MOST_SAID = 12  # curves in the description of a chart
 
 
 class Series(NamedTuple):
-    """A curve: its name, its points, whether they are marked, and intervals (x, low, high)."""
+    """A curve: its name, its points, whether they are marked, and intervals (x, low, high).
+
+    Curves of the same `group`, such as those of a run in several charts, have the same colour; by
+    default a curve is a group of its own. The first COLORS groups have a colour, the others are
+    grey, until the reader chooses them in the legend.
+    """
 
     name: str
     xs: Sequence[float]
@@ -23,37 +29,18 @@ class Series(NamedTuple):
     marked: bool = False
     dashed: bool = False
     whiskers: Sequence[tuple[float, float, float]] = ()
+    group: int | None = None
 
 
 def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> Html:
     """A chart of curves; its script data let the reader zoom in and smooth."""
-    drawn = [_finite(one) for one in series]
-    drawn = [one for one in drawn if one.xs]
+    found = [_finite(one._replace(group=one.group if one.group is not None else i))
+             for i, one in enumerate(series)]  # fmt: skip
+    drawn = [one for one in found if one.xs]
     if not drawn:
         return Html("")
     box = _bounds(drawn)
-    thin = [_thinned(one) for one in drawn]
-    lines = [
-        element(
-            "path",
-            d=_path(one, box),
-            class_=f"curve c{i % COLORS}" + (" dashed" if one.dashed else ""),
-        )
-        for i, one in enumerate(thin)
-    ]
-    dots = [
-        element("circle", cx=f"{_x(x, box):.1f}", cy=f"{_y(y, box):.1f}", r="3.5",
-                class_=f"dot c{i % COLORS}")
-        for i, one in enumerate(thin) if one.marked
-        for x, y in zip(one.xs, one.ys, strict=True)
-    ]  # fmt: skip
-    whiskers = [
-        element("path", d=_whisker(one.whiskers, box), class_=f"dot whisker c{i % COLORS}")
-        for i, one in enumerate(thin) if one.whiskers
-    ]  # fmt: skip
-    said = "; ".join(
-        f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn
-    )
+    thin = [_thinned(one) for one in reversed(drawn)]  # the first are drawn last, on top
     data = {
         "box": box,
         "series": [[[_short(v) for v in one.xs], [_short(v) for v in one.ys]] for one in thin],
@@ -61,15 +48,58 @@ def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str)
     picture = element(
         "svg",
         element("g", *_axes(box, x_label, y_label), class_="axes"),
-        element("g", *lines, *whiskers, *dots, class_="plot"),
+        element("g", *(_curve(one, box) for one in thin), class_="plot"),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
-        aria_label=f"{title}: {said}",
+        aria_label=f"{title}: {_said(drawn)}",
     )
-    legend = legend_of([one.name for one in drawn])
+    items = [
+        element(
+            "li", element("span", class_=f"swatch {_look(one)}"), one.name, data_group=one.group
+        )
+        for one in drawn
+    ]  # fmt: skip
+    legend = element("ul", *items, class_="legend")
     return element(
         "figure", element("figcaption", title), picture, legend, data_script(data), class_="chart"
     )
+
+
+def color_class(group: int | None) -> str:
+    """The colour of a group of curves: one of COLORS, or grey for those behind them."""
+    return f"c{group}" if group is not None and group < COLORS else "other"
+
+
+def _look(one: Series) -> str:
+    """The classes of a curve and of its place in the legend."""
+    return color_class(one.group) + (" dashed" if one.dashed else "")
+
+
+def _curve(one: Series, box: Sequence[float]) -> Html:
+    """A curve with its name, its marks and its intervals."""
+    color = color_class(one.group)
+    dots = [
+        element("circle", cx=f"{_x(x, box):.1f}", cy=f"{_y(y, box):.1f}", r="3.5",
+                class_=f"dot {color}")
+        for x, y in zip(one.xs, one.ys, strict=True)
+        if one.marked
+    ]  # fmt: skip
+    whiskers = element("path", d=_whisker(one.whiskers, box), class_=f"dot whisker {color}")
+    return element(
+        "g",
+        element("title", one.name),
+        element("path", d=_path(one, box), class_=f"curve {_look(one)}"),
+        whiskers if one.whiskers else None,
+        *dots,
+        data_group=one.group,
+    )
+
+
+def _said(drawn: Sequence[Series]) -> str:
+    """The ends of the first curves in words."""
+    said = [f"{one.name} from {number(one.ys[0])} to {number(one.ys[-1])}" for one in drawn]
+    more = [f"and {len(said) - MOST_SAID} more"] if len(said) > MOST_SAID else []
+    return "; ".join([*said[:MOST_SAID], *more])
 
 
 def bar_chart(

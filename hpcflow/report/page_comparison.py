@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.report.html_elements import Html, element, joined, table
-from hpcflow.report.page_charts import Series, line_chart
+from hpcflow.report.page_charts import COLORS, Series, line_chart
 from hpcflow.report.run_baseline import NO_BASELINE, Baseline
 from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import RunSummary, ScalingCurve
@@ -54,18 +54,29 @@ NO_CURVES = (
     "No values were recorded. hf.train.Progress and Model.fit record the loss, other values and "
     "samples per second by step."
 )
+MANY_CURVES = (
+    f"The first {COLORS} have colours. Point at a name to see its curves; a click on a name gives "
+    "them a colour, or takes it away."
+)
 
 
 def curves_section(views: Sequence[RunView], baseline: Baseline = NO_BASELINE) -> Html | None:
-    """A chart for each metric and its validation, and one of the rate; the baseline is dashed."""
+    """A chart for each metric and its validation, and one of the rate.
+
+    A run has the same colour in all of them; its validation and the baseline are dashed.
+    """
     names = all_names([dict.fromkeys(view.run.values, "") for view in views])
     names = [name for name in names if not name.startswith("val_") or name[4:] not in names]
     charts = [line_chart(n, _series(views, n, baseline), "steps", n) for n in names]
     column = "samples_per_second"
-    rates = [Series(view.name, *view.run.curve("step", column)) for view in views]
+    first = _first_group(baseline)
+    rates = [
+        Series(view.name, *view.run.curve("step", column), group=k)
+        for k, view in enumerate(views, first)
+    ]
     rates += [
-        Series(name, *run.curve("step", column), dashed=True)
-        for name, run in _named(baseline, views)
+        Series(name, *run.curve("step", column), dashed=True, group=k)
+        for k, (name, run) in enumerate(_named(baseline, views), 1)
     ]
     charts.append(line_chart("samples per second", rates, "steps", "samples/s"))
     charts = [chart for chart in charts if chart]
@@ -78,7 +89,15 @@ def curves_section(views: Sequence[RunView], baseline: Baseline = NO_BASELINE) -
         "smoothing ",
         element("input", type="range", class_="smooth", min="0", max="99", value="0"),
     )
-    return joined([element("h2", "Curves"), slider, element("div", *charts, class_="grid")])
+    parts: list[Html | None] = [element("h2", "Curves"), slider]
+    if len(views) + first > COLORS:
+        parts.append(element("p", MANY_CURVES, class_="remedy"))
+    return joined([*parts, element("div", *charts, class_="grid")])
+
+
+def _first_group(baseline: Baseline) -> int:
+    """The group of the first run: the value of the baseline and its runs come before."""
+    return 1 + len(baseline.runs) if baseline.values or baseline.runs else 0
 
 
 def _named(baseline: Baseline, views: Sequence[RunView]) -> list[tuple[str, RunSummary]]:
@@ -93,20 +112,25 @@ def _series(views: Sequence[RunView], name: str, baseline: Baseline) -> list[Ser
     """The curves of a metric and of its validation, then those of the baseline."""
     columns = (name, f"val_{name}")
     found = []
-    for view in views:
-        for column in columns:
+    first, single = _first_group(baseline), len(views) == 1
+    for k, view in enumerate(views, first):
+        for i, column in enumerate(columns):
             xs, ys = view.run.curve("step", column)
-            label = column if len(views) == 1 else f"{view.name}: {column}"
-            found.append(Series(label, xs, ys, marked=len(xs) < 30, dashed=column != name))
+            label = column if single else f"{view.name}: {column}"
+            group = k + i if single else k
+            found.append(Series(label, xs, ys, len(xs) < 30, column != name, group=group))
     steps = [step for one in found for step in (*one.xs[:1], *one.xs[-1:])]
-    for label, run in _named(baseline, views):
+    for k, (label, run) in enumerate(_named(baseline, views), 1):
         for column in columns:
-            found.append(Series(f"{label}: {column}", *run.curve("step", column), dashed=True))
+            curve = run.curve("step", column)
+            found.append(Series(f"{label}: {column}", *curve, dashed=True, group=k))
     for column in columns:
         if column in baseline.values and steps:
             level = baseline.values[column]
             ends = [min(steps), max(steps)]
-            found.append(Series(f"baseline: {column} {level:g}", ends, [level] * 2, dashed=True))
+            found.append(
+                Series(f"baseline: {column} {level:g}", ends, [level] * 2, dashed=True, group=0)
+            )
     return [one for one in found if one.xs]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcflow.report import run_outcome
 from hpcflow.report.html_elements import Html, element, joined, with_code
@@ -29,6 +29,9 @@ from hpcflow.report.run_baseline import NO_BASELINE, Baseline, check_names
 from hpcflow.report.run_summary import ScalingCurve, scalings
 from hpcflow.report.run_tables import duration
 from hpcflow.report.run_view import RunView, finite, views_of
+
+if TYPE_CHECKING:
+    from hpcflow.report.sweep_facts import Sweep
 
 ASSETS = Path(__file__).parent
 MOST_EVENTS = 1000  # in the figures
@@ -51,6 +54,7 @@ def page_of(
     baseline: Baseline = NO_BASELINE,
     title: str = "",
     conclusions: Sequence[str] = (),
+    sweeps: Sequence[Sweep] = (),
 ) -> Page:
     """The page of some runs.
 
@@ -59,13 +63,14 @@ def page_of(
     `baseline` is drawn in the charts of the metrics.
     `asks_slurm` for the accounting of their jobs, by `sacct`, which may take seconds.
     `conclusions` are lines below the `title`, which is otherwise the names of the runs.
+    `sweeps` have charts of their metrics by parameter.
     Errors: HpcflowError if no folder has a run, or none has a metric of the baseline.
     """
     views = views_of(folders, redacted, is_over, asks_slurm)
     curves = scalings([view.run for view in views])
     names = {name for view in views for name in (*view.run.values, *view.results)}
     check_names(baseline, sorted(names))
-    text = page(views, curves, refresh_s, baseline, title, conclusions)
+    text = page(views, curves, refresh_s, baseline, title, conclusions, sweeps)
     return Page(text, page_data(views, curves, baseline))
 
 
@@ -122,6 +127,7 @@ def page(
     baseline: Baseline = NO_BASELINE,
     title: str = "",
     conclusions: Sequence[str] = (),
+    sweeps: Sequence[Sweep] = (),
 ) -> str:
     """The page as a text."""
     more = " ..." if len(views) > 3 else ""
@@ -131,6 +137,7 @@ def page(
     if conclusions:
         lines = (element("li", *with_code(line)) for line in conclusions)
         sections.append(element("ul", *lines, class_="limits"))
+    sections += _sweep_sections(views, sweeps)
     sections.append(scaling_section(curves))
     if len(views) == 1:
         sections += _one_run(views[0], baseline)
@@ -157,6 +164,16 @@ def page(
         Html(f"<script>{(ASSETS / 'page.js').read_text(encoding='utf-8')}</script>"),
     )
     return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
+
+
+def _sweep_sections(views: Sequence[RunView], sweeps: Sequence[Sweep]) -> list[Html | None]:
+    if not sweeps:
+        return []
+    from hpcflow.report.page_sweep import sweep_section  # a rank that writes its page has no sweep
+
+    names = {str(view.folder): view.name for view in views}
+    redacted = any(view.redacted for view in views)
+    return [sweep_section(sweep, names, redacted) for sweep in sweeps]
 
 
 def _one_run(view: RunView, baseline: Baseline) -> list[Html | None]:
