@@ -15,7 +15,8 @@ from pathlib import Path
 import hpcflow as hf
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.listing.picture_groups import MOST_BOXES, Picture, picture_of
-from hpcflow.report.plan_layout import Layout
+from hpcflow.report.plan_labels import free_spots, meet, spots_of
+from hpcflow.report.plan_layout import Frame, Layout, Route
 from hpcflow.report.plan_picture import plan_figure, plan_page, plan_svg
 from hpcflow.report.plan_svg import svg_of
 from tests.plan.model import plan_of
@@ -153,6 +154,34 @@ def test_boxes_and_lanes_of_edges_do_not_meet() -> None:
                 for f in closed:
                     meets = low_x < f.x + f.width and f.x < high_x
                     assert not (meets and low_y < f.y + f.height and f.y < high_y)
+
+
+def test_labels_of_the_largest_edges_choose_first_and_stay_apart() -> None:
+    """Twenty edges on one lane have seven places between two boxes; a box takes one of them."""
+    points = [(50.0, 0.0), (50.0, 10.0), (20.0, 10.0), (20.0, 210.0), (50.0, 210.0), (50.0, 220.0)]
+    routes = {(k, k + 1): Route(False, True, points) for k in range(20)}
+    texts = {pair: f"{pair[0]} B" for pair in routes}
+    middle = Frame(0, 100, 19, 20)
+    found = free_spots(routes, texts, [middle])
+    assert list(found) == [(k, k + 1) for k in range(6)]
+    frames = [spot.frame(texts[pair]) for pair, spot in found.items()]
+    for one, other in itertools.combinations([middle, *frames], 2):
+        assert not meet(one, other)
+    assert all(f.x + f.width < 20 and 10 < f.y < 210 for f in frames)  # left of the lane
+
+
+def test_labels_of_a_curve_are_beside_it() -> None:
+    for x, is_up in itertools.product((-200.0, 0.0, 200.0), (False, True)):
+        start, end = ((100.0, 0.0), (100.0 + x, 36.0))
+        route = Route(is_up, False, [end, start] if is_up else [start, end])
+        for spot in spots_of(route):
+            frame = spot.frame("45.1 kB")
+            for k in range(1001):  # points of the curve that plan_svg draws (Bezier)
+                t = k / 1000
+                at = start[0] + x * (3 * t * t - 2 * t**3)
+                down = 36 * (1.5 * t * (1 - t) ** 2 + 1.5 * t * t * (1 - t) + t**3)
+                inside = frame.x < at < frame.x + frame.width
+                assert not (inside and frame.y + 1 < down < frame.y + frame.height - 1)
 
 
 def test_a_graph_without_scopes_is_drawn_in_runs() -> None:

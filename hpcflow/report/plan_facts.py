@@ -38,9 +38,15 @@ class PictureFacts:
             names[COLORS - 1 :] = [f"{len(names) - COLORS + 1} more devices"]
         return [(self.color(i), name or "not placed yet") for i, name in enumerate(names)]
 
-    def phases(self) -> list[int]:
-        """Return the phases that the picture has."""
-        return sorted({op.phase for op in self.picture.operations})
+    def phases(self) -> dict[int, list[str]]:
+        """Return the phases that the picture has: the colours of the devices in each."""
+        found = sorted({(op.phase, self.devices[op.node.device]) for op in self.picture.operations})
+        colors: dict[int, list[str]] = {}
+        for phase, device in found:
+            known = colors.setdefault(phase, [])
+            if self.color(device) not in known:
+                known.append(self.color(device))
+        return colors
 
     def seconds(self, box: Box, phase: int | None = None) -> float:
         """Return the predicted seconds of a box, of one phase or of all, one after the other."""

@@ -31,15 +31,11 @@ class Frame(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way of an edge: its corners, and the place of its text.
-
-    `lane` is False if it is straight. An edge down has its text on the left, one up on the right.
-    """
+    """The way of an edge: its corners. `lane` is False if it is straight."""
 
     is_up: bool
     lane: bool
     points: list[tuple[float, float]]
-    text_at: tuple[float, float]
 
 
 class Layout:
@@ -161,8 +157,7 @@ class Layout:
             port = PORT if pair in self.sides else WIDTH / 2
             start, end = (a.x + port, a.y + a.height), (b.x + port, b.y)
         if pair not in self.sides:
-            middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2 + 4)
-            return Route(is_up, False, [start, end], middle)
+            return Route(is_up, False, [start, end])
         group, side, lane = self.sides[pair]
         frames = [self.frames[place] for line in self.lines[group] for place in line]
         if side == "left":
@@ -172,5 +167,4 @@ class Layout:
         turn = (8 + 2 * (lane % 6)) * (-1 if is_up else 1)  # lines of several lanes stay apart
         y1, y2 = start[1] + turn, end[1] - turn
         points = [start, (start[0], y1), (x, y1), (x, y2), (end[0], y2), end]
-        share = 0.25 + 0.5 * (lane * 0.382 % 1)  # texts of neighbouring lanes stay apart
-        return Route(is_up, True, points, (x, y1 + share * (y2 - y1) + 4))
+        return Route(is_up, True, points)

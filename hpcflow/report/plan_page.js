@@ -1,7 +1,10 @@
 "use strict";
 // Draws a plan: boxes in lines, edges over them; a click opens and closes a group. Nothing here writes HTML.
-// The lines and lanes are those of plan_layout.py, the words those of plan_facts.py.
-const PER_LINE = 5, LANE = 11, LABEL = 58, PAD = 12, PORT = 26, CORNER = 6, MOST_LABELS = 250, MOST_LISTED = 6;
+// The lines and lanes are those of plan_layout.py, the places of labels those of plan_labels.py, the words those of
+// plan_facts.py.
+const PER_LINE = 5, LANE = 11, LABEL = 58, PAD = 12, PORT = 26, CORNER = 6, MOST_LABELS = 120, GAP = 4, ASCENT = 10, DESCENT = 3, HEADER = 26, MOST_LISTED = 6;
+const CENTERED = 4, BELOW = 12, ABOVE = -4, STEEP = 8;
+const ALONG_CURVE = [0.5, 0.35, 0.65, 0.25, 0.75], ALONG_LANE = [0.5, 0.38, 0.62, 0.26, 0.74, 0.14, 0.86];
 const SVG = "http://www.w3.org/2000/svg";
 const PHASES = ["forward", "backward", "updates"];
 const data = JSON.parse(document.querySelector("script[type='application/json']").textContent);
@@ -118,7 +121,7 @@ function chooseLanes(edges, lineOf) {
     edge.side = last > first ? "left" : "right";
     edge.straight = x[i] === edge.a && y[i] === edge.b && edge.high - edge.low === 1;
   }
-  for (const edge of edges.filter((e) => !e.straight).sort((e, f) => e.high - e.low - (f.high - f.low) || e.low - f.low)) {
+  for (const edge of edges.filter((e) => !e.straight).sort((e, f) => e.high - e.low - (f.high - f.low) || e.low - f.low || e.a - f.a || e.b - f.b)) {
     const key = edge.group + edge.side, taken = lanes.get(key) ?? [];
     lanes.set(key, taken);
     let lane = taken.findIndex((spans) => spans.every(([low, high]) => edge.high <= low || high <= edge.low));
@@ -199,13 +202,18 @@ function routeOf(edge, origin, sides) {
   const [x1, y1, x2, y2] = up ? [a.x + a.width - PORT, a.y, b.x + b.width - PORT, b.y + b.height] : [a.x + port, a.y + a.height, b.x + end, b.y];
   if (edge.straight) {
     const middle = (y1 + y2) / 2;
-    return { up, x2, y2, at: [(x1 + x2) / 2, middle + 4], path: `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}` };
+    const points = ALONG_CURVE.map((t) => [x1 + (x2 - x1) * (3 - 2 * t) * t * t, y1 + (y2 - y1) * (1.5 * t - 1.5 * t * t + t ** 3)]);
+    const falls = (x2 - x1) * (y2 - y1) > 0, down = (left) => Math.abs(x2 - x1) < STEEP ? CENTERED : left === falls ? BELOW : ABOVE;
+    const spots = [!up, up].flatMap((left) => points.map(([x, y]) => beside(x, y, left, down(left))));
+    return { up, x2, y2, spots, path: `M${x1} ${y1}C${x1} ${middle} ${x2} ${middle} ${x2} ${y2}` };
   }
   const x = sides(edge.group)[edge.side] + (edge.side === "left" ? -1 : 1) * LANE * (edge.lane + 1);
-  const turn = (8 + 2 * (edge.lane % 6)) * (up ? -1 : 1), share = 0.25 + 0.5 * (edge.lane * 0.382 % 1);
+  const turn = (8 + 2 * (edge.lane % 6)) * (up ? -1 : 1);
   const points = [[x1, y1], [x1, y1 + turn], [x, y1 + turn], [x, y2 - turn], [x2, y2 - turn], [x2, y2]];
-  return { up, x2, y2, at: [x, y1 + turn + share * (y2 - y1 - 2 * turn) + 4], path: rounded(points) };
+  const spots = ALONG_LANE.map((share) => beside(x, y1 + turn + share * (y2 - y1 - 2 * turn), !up));
+  return { up, x2, y2, spots, path: rounded(points) };
 }
+const beside = (x, y, left, down = CENTERED) => ({ x: left ? x - GAP : x + GAP, y: y + down, left });
 function rounded(points) {
   const towards = ([x, y], [toX, toY]) => {
     const dx = toX - x, dy = toY - y, length = Math.max(Math.abs(dx), Math.abs(dy), 1), share = Math.min(CORNER, length / 2) / length;
@@ -235,15 +243,32 @@ function drawEdges(lines) {
       svg("path", { d: route.path, class: "edge" + kind }),
       svg("path", { d: `M${route.x2} ${route.y2}l-4 ${route.up ? 7 : -7}h8z`, class: "tip" + kind }),
     );
-    if (edge.bytes && edges.length <= MOST_LABELS) {
-      const [x, y] = route.at;
-      shape.append(svg("text", { class: "amount", x: x + (route.up ? 4 : -4), y, "text-anchor": route.up ? "start" : "end" }, bytesText(edge.bytes)));
-    }
+    edge.spots = route.spots;
     edge.shape = shape;
     layer.append(shape);
   }
   stage.prepend(layer);
+  drawLabels(layer, origin);
 }
+// The largest bytes choose first; a label without a place beside its edge is seen while the pointer is on the edge.
+function drawLabels(layer, origin) {
+  const labels = edges.filter((edge) => edge.bytes).sort((e, f) => f.bytes - e.bytes).map((edge) => {
+    const text = svg("text", { class: "amount" }, bytesText(edge.bytes));
+    layer.append(text);  // above all lines
+    edge.text = text;
+    return { edge, text };
+  });
+  for (const label of labels) label.width = label.text.getComputedTextLength();
+  const taken = [...nodes.keys()].map((k) => ({ ...frameOf(k, origin), ...(opened.has(k) ? { height: HEADER } : {}) }));
+  labels.forEach(({ edge, text, width }, number) => {
+    const frame = ({ x, y, left }) => ({ x: left ? x - width : x, y: y - ASCENT, width, height: ASCENT + DESCENT });
+    const free = (spot) => !taken.some((other) => meet(frame(spot), other));
+    const spot = number < MOST_LABELS ? edge.spots.find(free) : undefined, at = spot ?? edge.spots[0];
+    if (spot) taken.push(frame(spot)); else { text.classList.add("crowded"); edge.shape.append(text); }
+    for (const [key, value] of [["x", at.x], ["y", at.y], ["text-anchor", at.left ? "end" : "start"]]) text.setAttribute(key, value);
+  });
+}
+const meet = (a, b) => a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
 
 function tell(k) {
   const words = [factsOf(boxes[k])];
@@ -254,7 +279,7 @@ function tell(k) {
     if (shown.length) words.push(word + " " + shown.join(", "));
   }
   facts.replaceChildren(...words.map((text) => html("span", "", text)));
-  for (const edge of edges) edge.shape.classList.toggle("lit", edge.a === k || edge.b === k);
+  for (const edge of edges) for (const part of [edge.shape, edge.text]) part?.classList.toggle("lit", edge.a === k || edge.b === k);
 }
 
 function draw(focused) {

@@ -104,17 +104,21 @@ def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
 
 
 def _legend(facts: PictureFacts) -> Html:
-    rows = [(f"swatch {color}", name) for color, name in facts.legend()]
-    rows += [(f"swatch p{p}", f"predicted time, {PHASES[p]}") for p in facts.phases()]
+    rows = [([color], name) for color, name in facts.legend()]
+    rows += [
+        ([f"{color} p{phase}" for color in colors], f"predicted time, {PHASES[phase]}")
+        for phase, colors in facts.phases().items()
+    ]
     has_crossings = len({op.task for op in facts.picture.operations}) > 1
     rows += [
-        (f"swatch {kind}", text)
-        for kind, text in EDGES.items()
-        if has_crossings or "crossing" not in kind
+        ([kind], text) for kind, text in EDGES.items() if has_crossings or "crossing" not in kind
     ]
     return element(
         "ul",
-        *(element("li", element("span", class_=kind), text) for kind, text in rows),
+        *(
+            element("li", *(element("span", class_=f"swatch {kind}") for kind in kinds), text)
+            for kinds, text in rows
+        ),
         class_="legend",
     )
 

@@ -9,10 +9,11 @@ from hpcflow.plan.listing.picture_operations import FORWARD, PHASES
 from hpcflow.plan.listing.plan_text import format_bytes
 from hpcflow.report.html_elements import Html, element
 from hpcflow.report.plan_facts import PictureFacts
-from hpcflow.report.plan_layout import Layout, Route
+from hpcflow.report.plan_labels import Spot, free_spots, spots_of
+from hpcflow.report.plan_layout import HEADER, Layout, Route
 
 MOST_NAME, MOST_FACT = 20, 27  # characters of the two texts in a box
-MOST_LABELS = 120  # edges; with more of them, their bytes are shown only under the pointer
+MOST_LABELS = 120  # edges; the bytes of others, and where there is no place: under the pointer
 CORNER = 6  # radius
 LEAST_WIDTH = 320  # of the picture: for its legend
 ASSETS = Path(__file__).parent
@@ -30,6 +31,7 @@ class _Drawing:
         self.picture, self.facts = picture, PictureFacts(picture)
         self.edges = picture.edges(picture.opened)
         self.layout = Layout(picture, list(self.edges))
+        self.spots = self._spots()
 
     def svg(self) -> Html:
         """The element."""
@@ -46,6 +48,7 @@ class _Drawing:
             element("rect", class_="paper", width=f"{width:g}", height=f"{height:g}"),
             *(self._group(place) for place in frames if place in self.picture.opened),
             *(self._edge(pair, edge) for pair, edge in self.edges.items()),
+            *(self._label(pair, self.edges[pair]) for pair in self.spots),
             *(self._box(place) for place in frames if place not in self.picture.opened),
             *legend,
             xmlns="http://www.w3.org/2000/svg",
@@ -55,6 +58,16 @@ class _Drawing:
             role="img",
             class_="hpcflow-plan",
         )
+
+    def _spots(self) -> dict[tuple[int, int], Spot]:
+        """The places of the bytes of the MOST_LABELS largest edges, where they have one."""
+        largest = sorted(self.edges.items(), key=lambda item: -item[1].nbytes)[:MOST_LABELS]
+        texts = {pair: format_bytes(edge.nbytes) for pair, edge in largest if edge.nbytes}
+        boxes = [
+            frame._replace(height=HEADER) if place in self.picture.opened else frame
+            for place, frame in self.layout.frames.items()
+        ]
+        return free_spots(self.layout.routes, texts, boxes)
 
     def _frame(self, place: int, kind: str) -> Html:
         """The rectangle of a box."""
@@ -104,30 +117,36 @@ class _Drawing:
         return element("g", *drawn)
 
     def _edge(self, pair: tuple[int, int], edge: PictureEdge) -> Html:
+        """The line of an edge, and its label if that is seen only under the pointer."""
         route = self.layout.routes[pair]
         kind = (" up" if route.is_up else "") + (" crossing" if edge.crosses else "")
-        source, user = (self.picture.boxes[place].name for place in pair)
-        said = f"{source} to {user}: {edge.values} values, {format_bytes(edge.nbytes)}"
-        said += ", sent to another task" if edge.crosses else ""
-        x, y = route.text_at
-        label = element(
-            "text", format_bytes(edge.nbytes), class_="amount", y=f"{y:.0f}",
-            x=f"{x + (4 if route.is_up else -4):.0f}",
-            text_anchor="start" if route.is_up else "end",
-        )  # fmt: skip
+        is_crowded = edge.nbytes and pair not in self.spots
         return element(
             "g",
-            element("title", said),
+            element("title", self._said(pair, edge)),
             element("path", d=_path(route), class_=f"edge{kind}"),
             element("path", d=_tip(route), class_=f"tip{kind}"),
-            label if edge.nbytes and len(self.edges) <= MOST_LABELS else None,
+            _amount(spots_of(route)[0], edge, "amount crowded") if is_crowded else None,
         )
+
+    def _label(self, pair: tuple[int, int], edge: PictureEdge) -> Html:
+        """The bytes of an edge, above the lines."""
+        title = element("title", self._said(pair, edge))
+        return element("g", title, _amount(self.spots[pair], edge, "amount"))
+
+    def _said(self, pair: tuple[int, int], edge: PictureEdge) -> str:
+        """An edge in words."""
+        source, user = (self.picture.boxes[place].name for place in pair)
+        said = f"{source} to {user}: {edge.values} values, {format_bytes(edge.nbytes)}"
+        return said + (", sent to another task" if edge.crosses else "")
 
     def _legend(self, y: float) -> list[Html]:
         """Lines: the devices, phases and kinds of edges that the picture has."""
-        rows = [(f"part {color}", name) for color, name in self.facts.legend()]
-        rows += [(f"part any p{phase}", f"predicted time, {PHASES[phase]}")
-                 for phase in self.facts.phases()]  # fmt: skip
+        rows = [([f"part {color}"], name) for color, name in self.facts.legend()]
+        rows += [
+            ([f"part {color} p{phase}" for color in colors], f"predicted time, {PHASES[phase]}")
+            for phase, colors in self.facts.phases().items()
+        ]
         ups = [route.is_up for route in self.layout.routes.values()]
         kinds = {
             "tip": ("value", False in ups),
@@ -135,16 +154,27 @@ class _Drawing:
             "tip crossing": ("value sent to another task", any(
                 edge.crosses for edge in self.edges.values())),
         }  # fmt: skip
-        rows += [(kind, text) for kind, (text, is_there) in kinds.items() if is_there]
+        rows += [([kind], text) for kind, (text, is_there) in kinds.items() if is_there]
         return [
             element(
                 "g",
-                element("rect", class_=kind, x="14", y=f"{y + 20 * i - 10:g}",
-                        width="14", height="3" if kind.startswith("tip") else "12"),
-                element("text", text, class_="fact", x="34", y=f"{y + 20 * i:g}"),
+                *(
+                    element("rect", class_=kind, x=14 + 16 * k, y=f"{y + 20 * i - 10:g}",
+                            width="14", height="3" if kind.startswith("tip") else "12")
+                    for k, kind in enumerate(kinds)
+                ),
+                element("text", text, class_="fact", x=18 + 16 * len(kinds), y=f"{y + 20 * i:g}"),
             )
-            for i, (kind, text) in enumerate(rows)
+            for i, (kinds, text) in enumerate(rows)
         ]  # fmt: skip
+
+
+def _amount(spot: Spot, edge: PictureEdge, kind: str) -> Html:
+    """The bytes of an edge at a place."""
+    return element(
+        "text", format_bytes(edge.nbytes), x=f"{spot.x:.0f}", y=f"{spot.y:.0f}", class_=kind,
+        text_anchor="end" if spot.is_left else "start",
+    )  # fmt: skip
 
 
 def _shortened(text: str, most: int) -> str:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.report.plan_picture import plan_page
+from hpcflow.plan.listing.picture_groups import picture_of
+from hpcflow.report.plan_layout import Layout
+from hpcflow.report.plan_picture import plan_page, plan_svg
 from tests.browser.test_page_in_browser import AXE, LONGEST_LOAD_MS, errors
 from tests.plan.transformer import transformer_plan
 
@@ -87,3 +89,84 @@ def test_a_transformer_of_5000_operations_opens_in_a_second(browser: Any, tmp_pa
     assert timing < LONGEST_LOAD_MS and errors(browser) == []
     assert 20 < len(browser.find_elements("css selector", "button.box")) <= 60
     assert page.stat().st_size < 2_000_000
+
+
+FRAMES = """
+return [...document.querySelectorAll(arguments[0])].map((n) => {
+  const f = n.getBoundingClientRect();
+  return [n.textContent, f.left, f.top, f.right, f.bottom];
+});
+"""
+LABELS = ".amount:not(.crowded)"
+
+
+def meeting(one: list[list[Any]], others: list[list[Any]]) -> list[tuple[str, str]]:
+    """The pairs of rectangles that overlap by more than a pixel."""
+    return [
+        (a, b)
+        for (a, *f) in one
+        for (b, *g) in others
+        if f is not g and f[0] < g[2] - 1 and g[0] < f[2] - 1 and f[1] < g[3] - 1
+        and g[1] < f[3] - 1 and (a, f) != (b, g)
+    ]  # fmt: skip
+
+
+def check_labels(browser: Any, cards: str) -> int:
+    """Labels meet neither each other nor a box; returns how many there are."""
+    labels = browser.execute_script(FRAMES, LABELS)
+    assert meeting(labels, labels) == []
+    assert meeting(labels, browser.execute_script(FRAMES, cards)) == []
+    return len(labels)
+
+
+def test_labels_do_not_overlap_also_when_groups_open(opened: Any) -> None:
+    counts = []
+    for name in ("layer_1", "attention", "layer_0", "/job:ps/task:0"):
+        counts.append(check_labels(opened, "button.box"))
+        opened.execute_script("arguments[0].click()", box(opened, name))
+    counts.append(check_labels(opened, "button.box"))
+    edges = len(opened.find_elements("css selector", ".link"))
+    crowded = opened.find_elements("css selector", ".amount.crowded")
+    assert min(counts) > 10 and counts[-1] + len(crowded) <= edges
+    assert not any(label.is_displayed() for label in crowded)
+
+
+def test_labels_of_the_svg_do_not_overlap(schemed: Any, tmp_path: Path) -> None:
+    for layers, cluster in ((2, Cluster(3, 1)), (6, Cluster(3, 2)), (6, Cluster(1, 0))):
+        path = tmp_path / f"{layers}-{cluster.workers}.svg"
+        path.write_text(plan_svg(transformer_plan(layers, cluster)))
+        schemed.get(path.as_uri())
+        assert check_labels(schemed, ".card") > 10
+        texts = schemed.execute_script(FRAMES, "text.fact, text.name")
+        assert meeting(schemed.execute_script(FRAMES, LABELS), texts) == []
+
+
+def test_the_legend_has_the_colours_of_the_bars(opened: Any) -> None:
+    """Each piece of a bar, a device in a phase, is drawn in the legend as it is in the box."""
+    script = """
+    return [...document.querySelectorAll(arguments[0])].map((n) => {
+      const s = getComputedStyle(n);
+      return [s.backgroundColor, s.opacity].join(" ");
+    });
+    """
+    bars = set(opened.execute_script(script, ".box .bar span"))
+    legend = set(opened.execute_script(script, ".legend .swatch"))
+    assert bars <= legend and len(bars) > 3
+    rows = [row.text for row in opened.find_elements("css selector", ".legend li")]
+    assert "predicted time, backward" in rows
+
+
+def test_the_page_and_the_svg_choose_the_same_lanes(browser: Any, tmp_path: Path) -> None:
+    for layers, cluster in ((2, Cluster(3, 1)), (6, Cluster(3, 2))):
+        plan = transformer_plan(layers, cluster)
+        picture = picture_of(plan)
+        sides = Layout(picture, list(picture.edges(picture.opened))).sides
+        page = tmp_path / "plan.html"
+        page.write_text(plan_page(plan, "train.py"))
+        browser.get(page.as_uri())
+        drawn = browser.execute_script(
+            "return edges.filter((e) => !e.straight)"
+            ".map((e) => [e.a, e.b, e.group, e.side, e.lane]);"
+        )
+        found = {(a, b): (None if group < 0 else group, *rest) for a, b, group, *rest in drawn}
+        assert len(found) > 5 and found == sides
