@@ -241,6 +241,13 @@ def test_metrics_of_every_kind_are_drawn_or_told(
     assert sum(map(int, told)) == 3 - len(good)
 
 
+def test_a_parameter_of_many_names_is_told(tmp_path: Path) -> None:
+    runs = [Made({"data": f"file{k}", "rate": str(k)}, k) for k in range(41)]
+    page = page_of(made_sweep(tmp_path / "s", runs))
+    assert "without a chart, but in the table: data" in page and figure(page, "loss by rate")
+    assert figure(page, "loss by data") is None and "<td>file40</td>" in page
+
+
 def test_hostile_texts_are_escaped(tmp_path: Path) -> None:
     runs = [Made({HOSTILE: HOSTILE + str(k), "b": str(k)}, k) for k in range(3)]
     runs[2] = Made(runs[2].values, None, "failed", HOSTILE)

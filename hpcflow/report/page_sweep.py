@@ -28,8 +28,12 @@ def sweep_section(sweep: Sweep, names: Mapping[str, str], redacted: bool) -> Htm
     points = points_of(sweep, parameters)
     title = f"{sweep.metric} by parameter"
     parts: list[Html | None] = [element("h2", title), _words(sweep, points, names, redacted)]
-    if any(p.metric is not None for p in points) and parameters:
-        texts = {name: list(parameters[name].values()) for name in _drawable(parameters)}
+    texts = {name: list(parameters[name].values()) for name in _drawable(parameters)}
+    if any(p.metric is not None for p in points) and texts:
+        left_out = [name for name in parameters if name not in texts]
+        if left_out:
+            words = f"without a chart, but in the table: {', '.join(left_out)}"
+            parts.append(element("p", words, class_="remedy"))
         drawn = [
             p._replace(values={name: p.values[name] for name in texts}) for p in points[:MOST_DRAWN]
         ]
