@@ -12,9 +12,12 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pytest
+
 import hpcflow as hf
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.listing.picture_groups import MOST_BOXES, Picture, picture_of
+from hpcflow.ps.sync_rules import All
 from hpcflow.report.plan_labels import free_spots, meet, spots_of
 from hpcflow.report.plan_layout import Frame, Layout, Route
 from hpcflow.report.plan_picture import plan_figure, plan_page, plan_svg
@@ -49,12 +52,12 @@ def named(picture: Picture, *path: str) -> int:
 
 
 def nodes_in(picture: Picture, place: int) -> set[str]:
-    return {picture.operations[i].node.name for i in picture.boxes[place].members}
+    return {picture.operations[i].node_name for i in picture.boxes[place].members}
 
 
 def test_each_layer_has_its_forward_operations_gradients_and_updates() -> None:
     plan, picture = single()
-    drawn = {op.node.name for op in picture.operations}
+    drawn = {op.node_name for op in picture.operations}
     left = {n for n in plan.parts[WORKER].nodes if n not in drawn}
     assert {plan.parts[WORKER].nodes[n].type for n in left} <= {"Const", "NoOp"}
     tops = [picture.boxes[p].name for p in picture.tops]
@@ -127,6 +130,17 @@ def test_a_task_has_a_box_of_its_own() -> None:
     names = [picture.boxes[p].name for p in picture.tops]
     assert names[:2] == [WORKER, "/job:ps/task:0"]
     assert all(re.fullmatch(r"/job:(worker|ps)/task:\d+", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "cluster", [Cluster(3, 1), Cluster(3, 2, sync=All())], ids=["async", "all"]
+)
+def test_the_driver_shows_its_layers(cluster: Cluster) -> None:
+    """Also if the update by servers has more operations than the driver's task."""
+    picture = picture_of(transformer_plan(2, cluster))
+    driver = named(picture, WORKER)
+    names = {picture.boxes[place].name for place in picture.boxes[driver].children}
+    assert driver in picture.opened and {"layer_0", "layer_1", "head", "loss"} <= names
 
 
 def test_rows_follow_the_forward_data() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from hpcflow.plan.listing.picture_groups import Box, Picture
-from hpcflow.plan.listing.picture_operations import PHASES
+from hpcflow.plan.listing.picture_operations import PHASES, UPDATES_OF_SERVER
 from hpcflow.plan.listing.plan_text import format_bytes
 
 COLORS = 8  # device colours of plan_picture.css; further devices have the last
@@ -19,12 +20,16 @@ class Part(NamedTuple):
     share: float
 
 
+Measured = Mapping[tuple[str, str], float]  # seconds of a call, by task and name of the operation
+NOTHING_MEASURED: Measured = {}
+
+
 class PictureFacts:
     """Costs of the boxes of a picture."""
 
-    def __init__(self, picture: Picture) -> None:
-        self.picture = picture
-        names = dict.fromkeys(op.node.device for op in picture.operations)
+    def __init__(self, picture: Picture, measured: Measured = NOTHING_MEASURED) -> None:
+        self.picture, self._measured = picture, measured
+        names = dict.fromkeys(op.device for op in picture.operations)
         self.devices = {name: i for i, name in enumerate(names)}
 
     def color(self, device: int) -> str:
@@ -53,12 +58,23 @@ class PictureFacts:
         operations = (self.picture.operations[i] for i in box.members)
         return sum(op.seconds for op in operations if phase in (None, op.phase))
 
+    def measured(self, box: Box) -> tuple[float, int]:
+        """Return the measured seconds of a box, and of how many operations they are."""
+        operations = (self.picture.operations[i] for i in box.members)
+        keys = ((op.task.removesuffix(UPDATES_OF_SERVER), op.node_name) for op in operations)
+        found = [self._measured[key] for key in keys if key in self._measured]
+        return sum(found), len(found)
+
+    def count(self, box: Box) -> int:
+        """Return the number of operations in a box."""
+        return sum(self.picture.operations[i].count for i in box.members)
+
     def parts(self, box: Box) -> list[Part]:
         """Return the parts of a box; by the numbers of operations if all take no time."""
         total, shares = self.seconds(box), dict[tuple[int, int], float]()
         for i in box.members:
             op = self.picture.operations[i]
-            key = (self.devices[op.node.device], op.phase)
+            key = (self.devices[op.device], op.phase)
             share = op.seconds / total if total else 1 / len(box.members)
             shares[key] = shares.get(key, 0.0) + share
         return [Part(*key, share) for key, share in sorted(shares.items())]
@@ -66,28 +82,32 @@ class PictureFacts:
     def short(self, box: Box) -> str:
         """Return a few words: time, and the type of an operation or the size of a group."""
         if box.operation is not None:
-            kind = self.picture.operations[box.operation].node.type
+            kind = self.picture.operations[box.operation].type
         else:
-            kind = f"{len(box.members)} ops"
+            kind = f"{self.count(box)} ops"
         return f"{format_seconds(self.seconds(box))} · {kind}"
 
     def text(self, box: Box) -> str:
         """Return all facts of a box as a sentence."""
         operations = [self.picture.operations[i] for i in box.members]
         if box.operation is not None:
-            kind = operations[0].node.type
+            kind = operations[0].type
         else:
-            kind = f"{len(operations)} operations"
+            kind = f"{self.count(box)} operations"
         flops = sum(op.flops for op in operations)
         moved = sum(op.nbytes for op in operations)
         unsized = sum(op.unsized for op in operations)
+        measured, known = self.measured(box)
         facts = [
             f"{box.name}: {kind}",
             format_flops(flops),
             f"{format_bytes(moved)} read and written",
             f"{format_seconds(self.seconds(box))} predicted{self._phases(box)}",
-            f"on {', '.join(dict.fromkeys(op.node.device for op in operations)) or 'no device'}",
+            f"on {', '.join(dict.fromkeys(op.device for op in operations)) or 'no device'}",
         ]
+        if known:
+            share = "" if known == self.count(box) else f" in {known} of them"
+            facts.insert(4, f"{format_seconds(measured)} measured{share}")
         facts += [f"{unsized} with sizes that only a step tells"] if unsized else []
         return "; ".join(facts)
 

@@ -80,7 +80,7 @@ def plan_page(plan: Plan, name: str) -> str:
 
 def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
     """The picture as data for the page's script: lists instead of objects, for their size."""
-    types = {name: i for i, name in enumerate({op.node.type: 0 for op in picture.operations})}
+    types = {name: i for i, name in enumerate({op.type: 0 for op in picture.operations})}
     return {
         "colors": COLORS,
         "tasks": [parse_device(name).host for name in facts.devices],
@@ -93,7 +93,7 @@ def picture_data(picture: Picture, facts: PictureFacts) -> dict[str, Any]:
             for box in picture.boxes
         ],
         "operations": [
-            [types[op.node.type], facts.devices[op.node.device], op.phase, op.flops, op.nbytes,
+            [types[op.type], facts.devices[op.device], op.phase, op.flops, op.nbytes,
              float(f"{1e6 * op.seconds:.4g}"), int(op.unsized)]
             for op in picture.operations
         ],

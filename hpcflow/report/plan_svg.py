@@ -8,7 +8,7 @@ from hpcflow.plan.listing.picture_groups import Picture, PictureEdge
 from hpcflow.plan.listing.picture_operations import FORWARD, PHASES
 from hpcflow.plan.listing.plan_text import format_bytes
 from hpcflow.report.html_elements import Html, element
-from hpcflow.report.plan_facts import PictureFacts
+from hpcflow.report.plan_facts import NOTHING_MEASURED, Measured, PictureFacts
 from hpcflow.report.plan_labels import Spot, free_spots, spots_of
 from hpcflow.report.plan_layout import HEADER, Layout, Route
 
@@ -19,16 +19,16 @@ LEAST_WIDTH = 320  # of the picture: for its legend
 ASSETS = Path(__file__).parent
 
 
-def svg_of(picture: Picture) -> Html:
+def svg_of(picture: Picture, measured: Measured = NOTHING_MEASURED) -> Html:
     """The picture at the level of layers as one SVG element with its own style."""
-    return _Drawing(picture).svg()
+    return _Drawing(picture, measured).svg()
 
 
 class _Drawing:
     """Draws the visible boxes and the edges between them."""
 
-    def __init__(self, picture: Picture) -> None:
-        self.picture, self.facts = picture, PictureFacts(picture)
+    def __init__(self, picture: Picture, measured: Measured) -> None:
+        self.picture, self.facts = picture, PictureFacts(picture, measured)
         self.edges = picture.edges(picture.opened)
         self.layout = Layout(picture, list(self.edges))
         self.spots = self._spots()
@@ -39,11 +39,12 @@ class _Drawing:
         frames = self.layout.frames
         legend = self._legend(top + 14)
         height = top + 14 + 20 * len(legend)
+        count = sum(op.count for op in self.picture.operations)
         style = (ASSETS / "plan_picture.css").read_text(encoding="utf-8")
         style += (ASSETS / "plan_svg.css").read_text(encoding="utf-8")
         return element(
             "svg",
-            element("title", f"plan of {len(self.picture.operations)} operations"),
+            element("title", f"plan of {count} operations"),
             Html(f"<style>{style}</style>"),
             element("rect", class_="paper", width=f"{width:g}", height=f"{height:g}"),
             *(self._group(place) for place in frames if place in self.picture.opened),

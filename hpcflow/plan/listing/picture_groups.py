@@ -16,15 +16,17 @@ from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.picture_operations import (
     FORWARD,
     PHASES,
+    UPDATES_OF_SERVER,
     DrawnOperation,
     DrawnValue,
+    PictureOperation,
     drawn_operations,
     drawn_values,
 )
 
 LEAST_BOXES = 5  # at the level of layers, if the scopes are deep enough
 MOST_BOXES = 60  # in a group, and in the picture at the level of layers
-MOST_OF_TASK = 8  # boxes of a task that is opened, but for the largest task
+MOST_OF_TASK = 8  # boxes of a server that is opened
 
 
 @dataclasses.dataclass
@@ -44,7 +46,7 @@ class Box:
 class Picture:
     """A plan as operations and values, and boxes around them, each parent before its children."""
 
-    operations: list[DrawnOperation]
+    operations: Sequence[PictureOperation]
     values: list[DrawnValue]
     boxes: list[Box]
     box_of: list[int]  # the box of each operation
@@ -74,7 +76,7 @@ class Picture:
                     b == box and self.operations[u].task != task for u, b in boxes.items()
                 )
                 found[source, box] = PictureEdge(
-                    edge.values + 1, edge.nbytes + value.nbytes, edge.crosses or crosses
+                    edge.values + value.count, edge.nbytes + value.nbytes, edge.crosses or crosses
                 )
         return found
 
@@ -98,7 +100,7 @@ def picture_of(plan: Plan) -> Picture:
                                 users=[user + count for user in value.users])
             for value in drawn_values(plan.round, more)
         ]  # fmt: skip
-        operations += [dataclasses.replace(op, task=f"{op.task} (update)") for op in more]
+        operations += [dataclasses.replace(op, task=op.task + UPDATES_OF_SERVER) for op in more]
     tree = _tree(operations)
     boxes: list[Box] = []
     tops = [_add_boxes(entry, None, boxes) for entry in tree.bundled()]
@@ -107,7 +109,7 @@ def picture_of(plan: Plan) -> Picture:
         if box.operation is not None:
             box_of[box.operation] = place
     picture = Picture(operations, values, boxes, box_of, tops, set())
-    _set_rows(picture)
+    _set_rows(picture, operations)
     _open_layers(picture)
     return picture
 
@@ -212,7 +214,7 @@ def _add_boxes(entry: _Entry, parent: int | None, boxes: list[Box]) -> int:
     return place
 
 
-def _set_rows(picture: Picture) -> None:
+def _set_rows(picture: Picture, operations: Sequence[DrawnOperation]) -> None:
     """Set the rows of all boxes: the longest path of values from the first row.
 
     Forward operations decide the order of groups; values of later groups do not count, as the
@@ -224,7 +226,7 @@ def _set_rows(picture: Picture) -> None:
             a, b = _siblings(picture, picture.box_of[value.source], picture.box_of[user])
             if a != b:
                 before.setdefault(b, set()).add(a)
-    keys = [_place_in_order(picture, box) for box in picture.boxes]
+    keys = [_place_in_order(operations, box) for box in picture.boxes]
     for siblings in (picture.tops, *(box.children for box in picture.boxes)):
         _set_rows_of(picture.boxes, siblings, before, keys)
 
@@ -245,11 +247,15 @@ def _outwards(boxes: Sequence[Box], place: int) -> list[int]:
     return chain[::-1]
 
 
-def _place_in_order(picture: Picture, box: Box) -> int:
-    """Return the median place of the operations of its first phase; of a variable -1."""
-    operations = [(i, picture.operations[i]) for i in box.members]
-    phase = min(op.phase for _, op in operations)
-    places = [i for i, op in operations if op.phase == phase and not op.is_variable]
+def _place_in_order(operations: Sequence[DrawnOperation], box: Box) -> int:
+    """Return the median place of the operations of its first phase; of a variable -1.
+
+    Reads, which a plan may begin with, count only in a box that has no other operations.
+    """
+    members = [(i, operations[i]) for i in box.members]
+    phase = min(op.phase for _, op in members)
+    first = [(i, op) for i, op in members if op.phase == phase and not op.is_variable]
+    places = [i for i, op in first if not op.is_read] or [i for i, _ in first]
     return places[len(places) // 2] if places else -1
 
 
@@ -270,20 +276,21 @@ def _set_rows_of(
 
 
 def _open_layers(picture: Picture) -> None:
-    """Open the tasks, and then groups until layers are seen.
+    """Open the tasks, the driver's first, and then groups until layers are seen.
 
     A server with many variables stays closed: each would have edges of its own to a worker.
     """
     boxes, opened, count = picture.boxes, picture.opened, len(picture.tops)
-    largest = max(picture.tops, key=lambda p: len(boxes[p].members), default=-1)
+    driver = next((place for place in picture.tops if 0 in boxes[place].members), -1)
     is_task = {place for place in picture.tops if boxes[place].name.startswith("/job:")}
+    is_server = {place for place in is_task if boxes[place].name.startswith("/job:ps")}
     waiting = [
         place
         for place in picture.tops
-        if place not in is_task or place == largest or len(boxes[place].children) <= MOST_OF_TASK
+        if place not in is_server or len(boxes[place].children) <= MOST_OF_TASK
     ]
     while waiting:
-        place = max(waiting, key=lambda p: (p in is_task, len(boxes[p].members)))
+        place = max(waiting, key=lambda p: (p == driver, p in is_task, len(boxes[p].members)))
         waiting.remove(place)
         box, more = boxes[place], len(boxes[place].children) - 1
         wanted = place in is_task or count < LEAST_BOXES

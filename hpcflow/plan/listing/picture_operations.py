@@ -12,35 +12,52 @@ from collections.abc import Iterable, Sequence
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.fusion.fused_node_label import node_label
 from hpcflow.ops.replicas.replica_ops import parcel_layout
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs, node_cost
 from hpcflow.plan.ir.program import Node, Partition, Plan, Ref
 
 FORWARD, BACKWARD, UPDATE = range(3)
+UPDATES_OF_SERVER = " (update)"  # in the name of a task: its part of the synchronous update
 PHASES = ("forward", "backward", "updates")
 GRADIENTS = re.compile(r"(?:.*?/)?gradients(?:_\d+)?/(.+)")  # the scope that hf.gradients makes
 
 
 @dataclasses.dataclass
-class DrawnOperation:
-    """One operation: its task, scope and name, and what the cost model predicts of it."""
+class PictureOperation:
+    """One operation, or the sum of `count` of one place and phase: what the cost model predicts."""
 
+    node_name: str
     task: str
-    node: Node
+    device: str
+    type: str
     phase: int
-    layer: tuple[str, ...]  # the scope of the forward operations, also of gradients and updates
-    inside: tuple[str, ...]  # the scopes of the gradient function
-    name: str
     flops: int
     nbytes: int  # read and written
     seconds: float
-    unsized: bool  # its work depends on sizes that only a step tells
+    unsized: int  # how many do work that depends on sizes that only a step tells
+    count: int
+
+
+@dataclasses.dataclass
+class DrawnOperation(PictureOperation):
+    """One operation of a plan with its scopes."""
+
+    node: Node
+    layer: tuple[str, ...]  # the scope of the forward operations, also of gradients and updates
+    inside: tuple[str, ...]  # the scopes of the gradient function
+    name: str
 
     @property
     def is_variable(self) -> bool:
         """Whether it is a variable itself, not an operation on it."""
         return self.node.row.variable == "handle"
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it only reads a variable."""
+        return self.node.row.variable == "read"
 
 
 @dataclasses.dataclass
@@ -50,6 +67,7 @@ class DrawnValue:
     source: int
     nbytes: int
     users: list[int]
+    count: int = 1  # of values, if this is the sum of several
 
 
 def drawn_operations(plan: Plan) -> list[DrawnOperation]:
@@ -60,8 +78,9 @@ def drawn_operations(plan: Plan) -> list[DrawnOperation]:
         for node in part.nodes.values():
             phase, layer, inside, name = layers.of(node)
             if is_drawn(node):
+                about = node.name, task, node.device, node_label(node), phase
                 cost = _predicted_cost(node, part)
-                operations.append(DrawnOperation(task, node, phase, layer, inside, name, *cost))
+                operations.append(DrawnOperation(*about, *cost, 1, node, layer, inside, name))
     _mark_slots(operations)
     return operations
 
@@ -109,7 +128,7 @@ def is_drawn(node: Node) -> bool:
 
 def drawn_values(plan: Plan, operations: Sequence[DrawnOperation]) -> list[DrawnValue]:
     """Return the values that the drawn operations compute for others."""
-    number = {(op.task, op.node.name): i for i, op in enumerate(operations)}
+    number = {(op.task, op.node_name): i for i, op in enumerate(operations)}
     sources = _Sources(plan)
     values: dict[tuple[str, Ref], DrawnValue] = {}
     for i, op in enumerate(operations):
@@ -130,14 +149,17 @@ class _Sources:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.edges = {edge.channel: edge for edge in plan.edges}
+        self.sent = {edge.channel: (edge.source, edge.ref) for edge in plan.edges}
+        for task, part in plan.parts.items():  # fused operations have other outputs than `edges`
+            for node in part.nodes.values():
+                if node.row.message == "send" and node.inputs:
+                    self.sent[node.attrs["channel"]] = task, node.inputs[0]
 
     def of(self, task: str, ref: Ref) -> tuple[str, Ref]:
         """Return the task and the value that a reference of `task` means."""
         node = self.plan.parts[task].nodes[ref.node]
         if node.row.message == "receive":
-            edge = self.edges[node.attrs["channel"]]
-            return self.of(edge.source, edge.ref)
+            return self.of(*self.sent[node.attrs["channel"]])
         if node.row.message == "unpack":
             there, parcel = self.of(task, node.inputs[0])
             part = self.plan.parts[there]
@@ -194,5 +216,5 @@ def _mark_slots(operations: Sequence[DrawnOperation]) -> None:
         for ref in op.node.inputs:
             users.setdefault((op.task, ref.node), set()).add(op.phase)
     for op in operations:
-        if op.is_variable and users.get((op.task, op.node.name)) == {UPDATE}:
+        if op.is_variable and users.get((op.task, op.node_name)) == {UPDATE}:
             op.phase = UPDATE
