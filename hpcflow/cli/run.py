@@ -183,11 +183,14 @@ def live_page(settings: Settings) -> LivePage | None:
         return None
     from hpcflow.runtime.job.job_membership import current_context
 
-    if not current_context().is_chief:
+    context = current_context()
+    if not context.is_chief:
         return None
     from hpcflow.report.live_page import LivePage
 
-    return LivePage(settings.run_dir)
+    page = LivePage(settings.run_dir)
+    context.plans.on_training_plan = page.take_plan
+    return page
 
 
 def chosen_settings(args: argparse.Namespace) -> dict[str, str]:

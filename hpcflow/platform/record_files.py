@@ -51,12 +51,13 @@ def read_text(path: Path, max_bytes: int = MOST_BYTES) -> str | None:
         raise unreadable_error(path, f"it is no UTF-8 text (at byte {error.start:,})") from None
 
 
-def read_json_object(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path, max_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file does not exist.
 
-    Errors: HpcflowError naming the file if it cannot be read, or is not a JSON object.
+    Errors: HpcflowError naming the file if it cannot be read, has more than `max_bytes` bytes, or
+            is not a JSON object.
     """
-    text = read_text(path)
+    text = read_text(path, max_bytes)
     if text is None:
         return None
     try:

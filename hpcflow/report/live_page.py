@@ -1,19 +1,26 @@
 """Live page: `report.html` of a run directory, written again every ten seconds by a thread.
 
 The thread reads the files that the run writes. It holds no lock of the training and makes no MPI
-call; a page takes some hundredths of a second.
+call; a page takes some hundredths of a second. Before its first page after the first training step
+it writes `plan.json`, once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcflow.platform.rank_logging import logger
 from hpcflow.train.result_files import write_text
 
-NAME = "report.html"
+if TYPE_CHECKING:
+    from hpcflow.plan.ir.program import Plan
+
+NAME, PLAN = "report.html", "plan.json"
 REFRESH_S = 10  # between pages
 LONGEST_S = 10.0  # wait for a page that is being written, at the end of the job
 MOST_SHARE = 1 / 200  # of the time: pages that take longer are written less often
@@ -25,8 +32,13 @@ class LivePage:
     def __init__(self, run_dir: str, every_s: float = REFRESH_S) -> None:
         self._folder, self._every_s = Path(run_dir).absolute(), every_s
         self._ends = threading.Event()
+        self._plan: Plan | None = None  # until the thread has written it
         self._thread = threading.Thread(target=self._write_repeatedly, daemon=True, name="page")
         self._thread.start()
+
+    def take_plan(self, plan: Plan) -> None:
+        """Keep the training plan until the thread has written its picture, and no longer."""
+        self._plan = plan
 
     def close(self) -> None:
         """Write the page of the ended run."""
@@ -38,9 +50,19 @@ class LivePage:
     def _write_repeatedly(self) -> None:
         pause = self._every_s
         while not self._ends.wait(pause):
+            self._write_plan()
             start = time.thread_time()
             _write(self._folder, is_over=False)
             pause = max(self._every_s, (time.thread_time() - start) / MOST_SHARE)
+        self._write_plan()
+
+    def _write_plan(self) -> None:
+        plan, self._plan = self._plan, None
+        if plan is not None:
+            with _no_failure_of_the_job(PLAN):
+                from hpcflow.report.plan_file import write_plan
+
+                write_plan(self._folder, plan)
 
 
 def write_last_page(folder: Path) -> None:
@@ -49,14 +71,20 @@ def write_last_page(folder: Path) -> None:
 
 
 def _write(folder: Path, is_over: bool) -> None:
-    """Write the page; no failure of it becomes one of the job."""
-    try:
+    with _no_failure_of_the_job(NAME):
         from hpcflow.report.run_page import page_of  # not before: training ranks start with less
 
         refresh_s = 0 if is_over else REFRESH_S
         made = page_of([folder], refresh_s=refresh_s, is_over=is_over, asks_slurm=is_over)
         write_text(folder / NAME, made.text)
+
+
+@contextlib.contextmanager
+def _no_failure_of_the_job(name: str) -> Iterator[None]:
+    """Log what prevents a file, which does not concern the training."""
+    try:
+        yield
     except OSError:  # a full disk, or a folder that was removed
         return
     except Exception as error:
-        logger.debug("%s is not written: %s: %s", folder / NAME, type(error).__name__, error)
+        logger.debug("%s is not written: %s: %s", name, type(error).__name__, error)

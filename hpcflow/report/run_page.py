@@ -25,6 +25,7 @@ from hpcflow.report.page_costs import (
     traffic_section,
 )
 from hpcflow.report.page_history import events_section, failure_section, origin_section, told_event
+from hpcflow.report.page_plan import plan_section
 from hpcflow.report.run_baseline import NO_BASELINE, Baseline, check_names
 from hpcflow.report.run_summary import ScalingCurve, scalings
 from hpcflow.report.run_tables import duration
@@ -187,6 +188,7 @@ def _one_run(view: RunView, baseline: Baseline) -> list[Html | None]:
         memory_section(view),
         operations_section(view),
         traffic_section(view),
+        plan_section(view),
         events_section(view),
         failure_section(view),
         origin_section(view),

@@ -28,6 +28,7 @@ PACE_COLUMNS = ("seconds", "step", "worker", "work", "wait")
 MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
 ROWS_OF_PACE = 200  # of metrics.csv, for the time that is left
 HIDDEN = "(hidden)"
+PROFILE = "profile.json"
 
 
 def views_of(
@@ -81,8 +82,7 @@ class RunView:
     @functools.cached_property
     def profiled_ranks(self) -> list[Any]:
         """What profile.json says of each rank; [] without a profile."""
-        ranks = json_of(self.folder / "profile.json").get("ranks")
-        return ranks if isinstance(ranks, list) else []
+        return ranks_in(self.folder / PROFILE)
 
     @property
     def last_seen(self) -> float | None:
@@ -225,6 +225,12 @@ def json_of(path: Path) -> Mapping[str, Any]:
         return read_json_object(path) or {}
     except HpcflowError:
         return {}
+
+
+def ranks_in(profile: Path) -> list[Any]:
+    """What a profile says of each rank; [] without a profile."""
+    ranks = json_of(profile).get("ranks")
+    return ranks if isinstance(ranks, list) else []
 
 
 def finite(value: float) -> float | None:

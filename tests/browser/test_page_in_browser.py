@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from hpcflow.plan.ir.program import Cluster
 from hpcflow.report import run_page
+from hpcflow.report.plan_file import write_plan
+from tests.plan.transformer import transformer_plan
 from tests.test_page import large_run, paces
 from tests.test_report import write
 
@@ -32,6 +35,7 @@ def opened(schemed: Any, tmp_path: Path) -> Any:
     folder = Path(write(tmp_path / "run", 4, 64, 1000.0, said=said, rows=range(1, 400)))
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
     profiled(folder)
+    write_plan(folder, transformer_plan(2, Cluster(3, 1)))
     page = tmp_path / "report.html"
     page.write_text(run_page.page_of([folder]).text)
     schemed.get(page.as_uri())
@@ -94,6 +98,24 @@ def test_it_opens_and_zooms_and_smooths(opened: Any) -> None:
         opened.save_screenshot(str(Path(folder) / "page.png"))
 
 
+def test_the_plan_has_its_layers_and_fits_the_page(opened: Any) -> None:
+    """Its boxes are drawn in their size; a wide picture scrolls inside of its figure."""
+    names = opened.find_elements("css selector", "figure.plan svg .name")
+    assert {"layer_0", "layer_1", "head"} <= {name.text for name in names}
+    box = next(name for name in names if name.text == "layer_1")
+    title = box.find_element("xpath", "./..").find_element("css selector", "title")
+    assert "ms predicted" in title.get_attribute("textContent")
+    script = "const r = document.querySelector('figure.plan svg .card').getBoundingClientRect(); "
+    assert opened.execute_script(script + "return [r.width, r.height]") == [190, 48]
+    wide = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    assert opened.execute_script(wide)
+    folder = os.environ.get("PAGE_SCREENSHOTS")
+    if folder:
+        figure = opened.find_element("css selector", "figure.plan")
+        opened.execute_script("arguments[0].scrollIntoView()", figure)
+        opened.save_screenshot(str(Path(folder) / "page-plan.png"))
+
+
 def violations(browser: Any) -> list[str]:
     browser.execute_script(Path(AXE).read_text(encoding="utf-8"))
     result = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
@@ -134,3 +156,4 @@ def test_a_large_run_opens_in_a_second(browser: Any, tmp_path: Path) -> None:
     browser.get(page.as_uri())
     timing = browser.execute_script("return performance.getEntriesByType('navigation')[0].duration")
     assert timing < LONGEST_LOAD_MS and errors(browser) == []
+    assert browser.find_elements("css selector", "figure.plan svg .name")

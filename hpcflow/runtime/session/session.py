@@ -521,7 +521,7 @@ class Session:
             own_code, self.store, fetch_label(wanted), trains=plan_trains(plan), observers=observers
         )
         if compiled.trains:
-            context.plans.log_costs(context.plans.costs.difference(before), self.graph)
+            context.plans.announce(plan, context.plans.costs.difference(before), self.graph)
             if updates_from_variables(wanted):
                 unsaved_training_warning.warn_unsaved_training(context, self._unsaved_reason())
         arenas = self._arena, self._lanes

@@ -94,6 +94,7 @@ class PlanCache:
 
     def __init__(self, context: RankRole) -> None:
         self.context = context
+        self.on_training_plan: Callable[[Plan], None] | None = None  # of the chief, once
         self._computed, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
         path, devices = context.settings.plan_cache, context.devices.values()
@@ -108,11 +109,16 @@ class PlanCache:
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
         return PlanningCosts(self._computed, self._loaded, self._seconds, *kernels)
 
-    def log_costs(self, costs: PlanningCosts, graph: Graph) -> None:
-        """Log once in a job the cost of the first training plan, and warn of its losses."""
+    def announce(self, plan: Plan, costs: PlanningCosts, graph: Graph) -> None:
+        """Log once in a job the cost of the first training plan, and warn of its losses.
+
+        `on_training_plan` is called with the plan.
+        """
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
+        if self.on_training_plan is not None:
+            self.on_training_plan(plan)
         logger.info("first training step: %s", costs)
         for line in suspicious_graph_warnings.suspicious_graph_warnings(graph):
             logger.warning(line)
