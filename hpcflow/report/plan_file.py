@@ -1,7 +1,6 @@
 """Plan file `plan.json` of a run directory: the picture of its first training plan, as plain data.
 
-The format is told in docs/running.md. The file may be damaged or of another program: what is read
-is checked so far that it can be drawn.
+The file may be damaged or of another program: what is read is checked so far that it can be drawn.
 """
 
 from __future__ import annotations

@@ -101,12 +101,11 @@ class _Drawing:
             element("rect", class_=f"side {color}", x=f"{frame.x:g}", y=f"{frame.y:g}",
                     width="5", height=f"{frame.height:g}"),
         ]  # fmt: skip
-        for kind, text, most, y in (
-            ("name", box.name, MOST_NAME, 18),
-            ("fact", self.facts.short(box), MOST_FACT, 34),
-        ):
+        fact = self.facts.short(box)
+        fact = fact if len(fact) <= MOST_FACT else f"{fact[: MOST_FACT - 1]}…"
+        for kind, text, y in (("name", _shortened(box.name, MOST_NAME), 18), ("fact", fact, 34)):
             at = {"x": f"{frame.x + 12:g}", "y": f"{frame.y + y:g}"}
-            drawn.append(element("text", _shortened(text, most), class_=kind, **at))
+            drawn.append(element("text", text, class_=kind, **at))
         left, width = frame.x + 12, frame.width - 20
         for part in parts:
             length = width * part.share
