@@ -45,7 +45,7 @@ class PictureFacts:
 
     def phases(self) -> dict[int, list[str]]:
         """Return the phases that the picture has: the colours of the devices in each."""
-        found = sorted({(op.phase, self.devices[op.node.device]) for op in self.picture.operations})
+        found = sorted({(op.phase, self.devices[op.device]) for op in self.picture.operations})
         colors: dict[int, list[str]] = {}
         for phase, device in found:
             known = colors.setdefault(phase, [])

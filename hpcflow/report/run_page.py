@@ -121,6 +121,15 @@ def page_data(
     }
 
 
+def _title(views: Sequence[RunView], sweeps: Sequence[Sweep]) -> str:
+    if sweeps:
+        return "hpcflow: " + ", ".join(
+            f"sweep of {len(sweep.runs):,} runs by {sweep.metric}" for sweep in sweeps
+        )
+    more = " ..." if len(views) > 3 else ""
+    return "hpcflow: " + ", ".join(view.name for view in views[:3]) + more
+
+
 def page(
     views: Sequence[RunView],
     curves: Sequence[ScalingCurve],
@@ -131,8 +140,7 @@ def page(
     sweeps: Sequence[Sweep] = (),
 ) -> str:
     """The page as a text."""
-    more = " ..." if len(views) > 3 else ""
-    title = title or "hpcflow: " + ", ".join(view.name for view in views[:3]) + more
+    title = title or _title(views, sweeps)
     goes_on = refresh_s > 0 and any(view.run.state == run_outcome.RUNNING for view in views)
     sections: list[Html | None] = []
     if conclusions:
