@@ -23,6 +23,7 @@ from hpcflow.plan.ir.program import Cluster
 from hpcflow.report import page_charts, run_limits, run_page, run_view, wait_heat_map
 from hpcflow.report.html_elements import data_script, element
 from hpcflow.report.plan_file import write_plan
+from hpcflow.report.server_limits import Servers
 from tests.plan.transformer import transformer_plan
 from tests.test_report import write
 
@@ -112,6 +113,12 @@ DAMAGED = [
     ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,-1,1,1,1\n1,inf,0,1,1,1\n"),
     ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,0,1,0,0\n1,1,1,1,0,0\n"),
     ("paces.csv", "seconds,step,worker,steps,work,wait\n1,1,0,1,1,1\n1,1,9,1,5,1\n"),
+    (
+        "paces.csv",
+        "seconds,step,work,wait,server\n1,1,1,1,-1\n1,1,1,1,1e18\n1,1,1,1,0.5\n1,1,1,1,\n",
+    ),
+    ("paces.csv", "seconds,step,work,wait,server\n1,1,0,0,0\n2,2,nan,1,0\n3,3,1,1,4\n"),
+    ("result.json", '{"ranks": 2, "seconds": 3, "server_work_seconds": [1, "x"]}'),
     ("profile.json", '{"ranks": [{"ops": 5}]}'),
     ("profile.json", '{"ranks": [{"ops": [{"kind": "kernels", "calls": 1e999}]}]}'),
     ("profile.json", "[1]"),
@@ -259,12 +266,13 @@ def test_servers_are_told_with_the_bytes_per_second_of_their_ports(tmp_path: Pat
     (view,) = run_view.views_of([folder])
     # two workers made 100 steps each in 12.5 s
     rates = "received 16 kB/s and sent 8 kB/s"
-    assert view.servers == [f"/job:ps/task:0 (rank 0 on n0) {rates}"]
+    assert view.servers == ["/job:ps/task:0 (rank 0 on n0)"]
+    assert view.server_rates == [f" {rates}"]
     assert view.workers == ["worker 0 (rank 1 on n1)", "worker 1 (rank 2 on n2)"]
     (limit,) = [one for one in view.limits if one.resource == "messages"]
     assert rates in limit.text and "all 2 workers send" in limit.text
     (hidden,) = run_view.views_of([folder], redacted=True)
-    assert hidden.servers == [f"/job:ps/task:0 (rank 0) {rates}"]
+    assert hidden.servers == ["/job:ps/task:0 (rank 0)"] and hidden.server_rates == [f" {rates}"]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +290,8 @@ def test_servers_are_told_with_the_bytes_per_second_of_their_ports(tmp_path: Pat
 def test_what_limits_a_run_is_named(
     inputs: Any, work: Any, waits: Any, servers: Any, resource: str | None, words: str
 ) -> None:
-    found = run_limits.limits(64.0, inputs, work, waits, ["w0", "w1", "w2"], {}, servers)
+    names = ["w0", "w1", "w2"]
+    found = run_limits.limits(64.0, inputs, work, waits, names, {}, Servers(servers))
     assert [one.resource for one in found[:1]] == ([resource] if resource else [])
     assert words in "".join(one.text for one in found[:1])
     if words.startswith("w2"):  # the run is longer by what w2 takes above the others
@@ -291,7 +300,7 @@ def test_what_limits_a_run_is_named(
 
 
 def test_saves_that_hold_training_are_named() -> None:
-    found = run_limits.limits(60.0, [0.0], [40.0], [0.0], ["w0"], {"held_seconds": 18.0}, [])
+    found = run_limits.limits(60.0, [0.0], [40.0], [0.0], ["w0"], {"held_seconds": 18.0}, Servers())
     assert [(one.resource, one.seconds) for one in found] == [("saving", 18.0)]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError, MissingPackageError
-from hpcflow.report import run_summary, run_tables, scaling_plots
+from hpcflow.report import run_summary, run_tables, run_view, scaling_plots
 from hpcflow.sweep import run_ledger
 from hpcflow.train.result_files import write_text
 
@@ -71,14 +71,10 @@ def main(args: argparse.Namespace) -> int:
         return max(page, _export(args) if exports else 0)
     folder = Path(args.out)
     try:
-        runs = run_summary.load(args.runs)
-        if not any(run.is_readable for run in runs):
-            raise HpcflowError(
-                "\n".join(fault for run in runs for fault in run.faults),
-                hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
-            )
+        views = run_view.views_of(args.runs)
+        runs = [view.run for view in views]
         curves = run_summary.scalings(runs)
-        table = run_tables.as_text(runs, curves)
+        table = run_tables.as_text(runs, curves, [line for v in views for line in v.limit_lines])
         out(table, end="")
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "report.txt", table)

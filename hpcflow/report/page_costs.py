@@ -91,7 +91,7 @@ def heat_section(view: RunView) -> Html | None:
 
 
 def seconds_section(view: RunView) -> Html | None:
-    """Where the seconds of each worker went."""
+    """Where the seconds of each worker and server went."""
     work, waits, inputs = view.work, view.waits, view.inputs
     if not work or len(waits) != len(work):
         return None
@@ -103,7 +103,15 @@ def seconds_section(view: RunView) -> Html | None:
     kinds = ["own work", "waiting for ranks", "waiting for input"]
     left_out = f", the first {MOST_BARS} of {len(rows)} workers" if len(rows) > MOST_BARS else ""
     chart = bar_chart(f"seconds of each worker{left_out}", rows[:MOST_BARS], kinds)
-    return joined([element("h2", "Seconds by worker"), chart]) if chart else None
+    loads = [
+        (name, [own, idle])
+        for name, own, idle in zip(view.servers, view.server_work, view.server_waits, strict=False)
+    ]
+    title = "seconds of each server" + (
+        f", the first {MOST_BARS} of {len(loads)}" if len(loads) > MOST_BARS else ""
+    )
+    served = bar_chart(title, loads[:MOST_BARS], ["own work", "idle"]) if loads else None
+    return joined([element("h2", "Seconds by rank"), chart, served]) if chart else None
 
 
 def step_section(view: RunView) -> Html | None:

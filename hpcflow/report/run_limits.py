@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpcflow.report.server_limits import MESSAGES, Servers, cause
+
 LEAST_SHARE = 0.05  # of the run's time: less is not worth a line
 INPUT = "input"
 INPUT_REMEDY = (
@@ -30,14 +32,14 @@ def limits(
     waits: Sequence[float],
     names: Sequence[str],
     saves: Mapping[str, Any],
-    servers: Sequence[str],
+    servers: Servers,
 ) -> list[Limit]:
     """The limits of a run, from the seconds of each worker; `names` are those of the workers."""
     waiting = _waiting(seconds, work, inputs, waits, names, servers)
-    is_input = waiting is not None and waiting.resource == INPUT
+    is_input = any(one.resource == INPUT for one in waiting)
     found = [
         None if is_input else _input(seconds, inputs, names),
-        waiting,
+        *waiting,
         _saving(seconds, saves),
     ]
     return sorted(
@@ -66,34 +68,37 @@ def _waiting(
     inputs: Sequence[float],
     waits: Sequence[float],
     names: Sequence[str],
-    servers: Sequence[str],
-) -> Limit | None:
-    """Waiting for other ranks: for a slow worker if there is one, else for messages."""
+    servers: Servers,
+) -> list[Limit]:
+    """Waiting for other ranks: for a slow worker, and what that one waits for itself.
+
+    Without a slow worker it is what all wait for, on average.
+    """
     if not waits or not seconds:
-        return None
+        return []
     if len(work) > 1 and len(work) == len(waits):
         slowest = max(range(len(work)), key=work.__getitem__)
         median = statistics.median(v for i, v in enumerate(work) if i != slowest)
         if median > 0 and work[slowest] > SLOWER * median:
             fed = inputs if len(inputs) == len(work) else [0.0] * len(work)
-            return _slow_worker(seconds, work, fed, slowest, names)
+            slow = _slow_worker(seconds, work, fed, slowest, names)
+            if slow.seconds >= LEAST_SHARE * seconds:
+                rest = [waits[slowest]] * len(waits)
+                return [slow, _messages(seconds, [], rest, servers)]
+    return [_messages(seconds, work, waits, servers)]
+
+
+def _messages(
+    seconds: float, work: Sequence[float], waits: Sequence[float], servers: Servers
+) -> Limit:
     mean = statistics.fmean(waits)
     share = f"{mean:.3g} s ({mean / seconds:.0%})"
-    if servers:
-        more = f" and {len(servers) - 4} more" if len(servers) > 4 else ""
-        whom = (
-            f"the servers, to which all {len(waits)} workers send, or their network ports: "
-            f"{', '.join(servers[:4])}{more}"
-        )
-        remedy = (
-            "more servers (--ps), fewer bytes (compression), or larger batches; `hpcflow doctor` "
-            "on these nodes tells what a port can do"
-        )
-    else:
-        whom = "sums over the ranks: the network, or unequal steps"
-        remedy = "larger batches, fewer bytes (compression), or `hpcflow doctor` on these nodes"
-    text = f"the workers waited {share} for {whom}"
-    return Limit(mean, "messages", text, remedy)
+    if servers.names:
+        why = cause(seconds, work, waits, servers)
+        return Limit(mean, why.resource, f"the workers waited {share} for {why.text}", why.remedy)
+    text = f"the workers waited {share} for sums over the ranks: the network, or unequal steps"
+    remedy = "larger batches, fewer bytes (compression), or `hpcflow doctor` on these nodes"
+    return Limit(mean, MESSAGES, text, remedy)
 
 
 def _slow_worker(

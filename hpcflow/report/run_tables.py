@@ -15,9 +15,11 @@ LEFT = ("mode", "state", "queue", "warning or end")  # columns of text
 MOST_NAMES = 12  # columns of a table of names
 
 
-def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
+def as_text(
+    runs: Sequence[RunSummary], curves: Sequence[ScalingCurve], limits: Sequence[str] = ()
+) -> str:
     """A row for each run, details of the outcomes, faults, differing options, results, traffic of
-    servers, stragglers, then the scaling curves."""
+    servers, stragglers, lines about what `limits` the runs, then the scaling curves."""
     parts = [table(_HEAD, [_row(run) for run in runs])]
     ended = [f"{run.name}: {run.ended}" for run in runs if run.ended]
     if ended:
@@ -37,6 +39,8 @@ def as_text(runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]) -> str:
     ]
     if slow:
         parts.append("\n".join(slow))
+    if limits:
+        parts.append("\n".join(limits))
     for curve in curves:
         rows = [
             [

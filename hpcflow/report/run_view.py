@@ -21,10 +21,11 @@ from hpcflow.report.run_events import events_of
 from hpcflow.report.run_limits import Limit, limits
 from hpcflow.report.run_summary import RESULT, SERVERS, RunSummary, load
 from hpcflow.report.run_tables import bytes_text
+from hpcflow.report.server_limits import Cause, Servers, cause
 from hpcflow.report.wait_heat_map import HeatMap, heat_map
 from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL, read_rows
 
-PACE_COLUMNS = ("seconds", "step", "worker", "work", "wait")
+PACE_COLUMNS = ("seconds", "step", "work", "wait")  # of each row
 MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
 ROWS_OF_PACE = 200  # of metrics.csv, for the time that is left
 HIDDEN = "(hidden)"
@@ -69,7 +70,9 @@ class RunView:
         is_old = self.manifest.is_there and not self.manifest.get("finished", bool, False)
         self.result = FileFacts.none() if is_old else FileFacts(folder / RESULT, faults)
         self.failure = FileFacts(folder / FAILURE, faults)
-        self.paces = rows_of_paces(folder / PACES)
+        paces = rows_of_paces(folder / PACES)
+        self.paces = [row for row in paces if "worker" in row]
+        self.loads = [row for row in paces if "worker" not in row]
         self.map: HeatMap | None = heat_map(self.paces)
         self.events = events_of(folder, self.manifest, self.failure)
         self.usage: Usage | None = None
@@ -153,13 +156,66 @@ class RunView:
         return totals
 
     @property
+    def server_work(self) -> list[float]:
+        """Seconds of own work of each server; [] if unknown."""
+        return self._per_server("server_work_seconds", "work")
+
+    @property
+    def server_waits(self) -> list[float]:
+        """Seconds in which each server was idle; [] if unknown."""
+        return self._per_server("server_wait_seconds", "wait")
+
+    def _per_server(self, field: str, column: str) -> list[float]:
+        told = list(map(float, self.result.get(field, [float], [])))
+        if told or not self.loads:
+            return told
+        totals = [0.0] * (int(max(row["server"] for row in self.loads)) + 1)
+        for row in self.loads:
+            totals[int(row["server"])] += row[column]
+        return totals
+
+    @property
+    def server_facts(self) -> Servers:
+        """What the servers did, as far as the files tell."""
+        pairs = list(zip(self.server_work, self.server_waits, strict=False))
+        is_known = bool(pairs) and all(work + wait > 0 for work, wait in pairs)
+        messages = sum(self.result.get("messages_sent", [int], []))
+        nbytes = sum(self.result.get("bytes_sent", [int], []))
+        sync = self.result.text("sync") or str(self.manifest.get("settings", {}, {}).get("sync"))
+        return Servers(
+            self.servers,
+            self.server_rates,
+            [work / (work + wait) for work, wait in pairs] if is_known else [],
+            self.run.nodes,
+            nbytes / messages if messages else 0.0,
+            self.run.mode == "ps" and sync not in ("", "async"),
+        )
+
+    @property
+    def waiting_cause(self) -> Cause | None:
+        """What the workers wait for; None without servers, or if their load is not known."""
+        servers = self.server_facts
+        if not (servers.names and servers.busy and self.waits and self.run.seconds):
+            return None
+        return cause(self.run.seconds, self.work, self.waits, servers)
+
+    @property
     def limits(self) -> list[Limit]:
         """What limits the run."""
         saves = self.result.get("saves", {}, {})
         return limits(
             *(self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves),
-            self.servers,
+            self.server_facts,
         )
+
+    @property
+    def limit_lines(self) -> list[str]:
+        """What limits the run, as lines for a terminal."""
+        return [
+            f"{self.name}: limited by {one.resource}: {escape_line(one.text)}\n"
+            f"  next  {escape_line(one.remedy)}"
+            for one in self.limits
+        ]
 
     @property
     def limited_by(self) -> str:
@@ -177,29 +233,34 @@ class RunView:
 
     @property
     def servers(self) -> list[str]:
-        """The servers: task, rank and host, and the bytes per second of its port, if known."""
-        roles = self.manifest.get("roles", [str], [])
+        """The servers: task, rank and host."""
         hosts = self.result.get("hosts", [str], [])
-        steps = sum(self.result.get("steps", [int], []))
-        rates = {
-            row["task"]: [row["measured"][way] * steps for way in ("received", "sent")]
-            for row in self.run.traffic.get("servers", [])
-        }
         found = []
-        for rank, role in enumerate(roles):
-            if not role.startswith(SERVERS):
-                continue
-            where = f" on {hosts[rank]}" if rank < len(hosts) and not self.redacted else ""
-            text = f"{role} (rank {rank}{where})"
-            if role in rates and self.run.seconds:
-                received, sent = (bytes_text(n / self.run.seconds) for n in rates[role])
-                text += f" received {received}/s and sent {sent}/s"
-            found.append(text)
+        for rank, role in enumerate(self.manifest.get("roles", [str], [])):
+            if role.startswith(SERVERS):
+                where = f" on {hosts[rank]}" if rank < len(hosts) and not self.redacted else ""
+                found.append(f"{role} (rank {rank}{where})")
         return found
+
+    @property
+    def server_rates(self) -> list[str]:
+        """The bytes per second of each server's port, as words; [] if unknown."""
+        steps = sum(self.result.get("steps", [int], []))
+        rows = self.run.traffic.get("servers", [])
+        if not self.run.seconds:
+            return []
+        texts = []
+        for row in rows:
+            received, sent = (
+                bytes_text(row["measured"][way] * steps / self.run.seconds)
+                for way in ("received", "sent")
+            )
+            texts.append(f" received {received}/s and sent {sent}/s")
+        return texts
 
 
 def rows_of_paces(path: Path) -> list[dict[str, float]]:
-    """The rows of paces.csv since the last start; [] if there are none."""
+    """The rows of paces.csv since the last start, of workers and servers; [] if there are none."""
     rows: list[dict[str, float]] = []
     try:
         for words in read_rows(path):
@@ -209,7 +270,8 @@ def rows_of_paces(path: Path) -> list[dict[str, float]]:
                 continue
             if not all(0 <= row.get(name, -1.0) < MOST_VALUE for name in PACE_COLUMNS):
                 continue
-            if row["worker"] != int(row["worker"]) or row["worker"] >= MOST_WORKERS:
+            rank = row.get("worker", row.get("server", -1.0))
+            if not 0 <= rank < MOST_WORKERS or rank != int(rank):
                 continue
             if rows and row["seconds"] < rows[-1]["seconds"]:
                 rows.clear()  # a later start

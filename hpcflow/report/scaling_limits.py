@@ -42,7 +42,7 @@ def scaling_limits(
             own - share,
             f"own work of a worker: {own:.3g} s, ideally {share:.3g} s ({whose}): {cause}",
         ),
-        (waited, f"waiting for other ranks: {waited:.3g} s: messages, or unequal steps"),
+        (waited, f"waiting for other ranks: {waited:.3g} s: {_waited_for(last)}"),
         (fed, f"waiting for input: {fed:.3g} s"),
     ]
     found.sort(reverse=True)
@@ -51,6 +51,12 @@ def scaling_limits(
         for lost, text in found
         if lost >= LEAST_SHARE * seconds
     ]
+
+
+def _waited_for(view: RunView) -> str:
+    """What the workers wait for, and what to do if servers are the cause."""
+    why = view.waiting_cause
+    return "messages, or unequal steps" if why is None else f"{why.text}; {why.remedy}"
 
 
 def _own(view: RunView) -> float:

@@ -14,8 +14,8 @@ from hpcflow.runtime.profile import variable_traffic_counters
 FIELDS = frozenset(
     "mode ranks servers sync gradients replicas tasks_per_replica steps samples updates bytes_sent "
     "messages_sent hosts compile memory lost seconds seconds_to_first_step input_wait_seconds "
-    "work_seconds wait_seconds samples_per_second traffic warnings settings saves random_seed "
-    "stragglers versions".split()
+    "work_seconds wait_seconds server_work_seconds server_wait_seconds samples_per_second traffic "
+    "warnings settings saves random_seed stragglers versions".split()
 )
 
 

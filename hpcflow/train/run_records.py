@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.launch import launcher_detection
@@ -32,6 +32,9 @@ from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.result_files import versions, write_json
 from hpcflow.train.step_timing import TimingRow
+
+if TYPE_CHECKING:
+    from hpcflow.train.server_loads import LoadRow
 
 MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
 EVENTS = "events.csv"  # saves, resumes and warnings with their times
@@ -70,6 +73,7 @@ class RunLog:
         self._rows, self._paces = CsvRows(self.folder / METRICS), CsvRows(self.folder / PACES)
         self._spread = max(1.0, context.roles.replicas / FEW_WORKERS)
         self._paced: dict[int, float] = {}  # worker -> clock at its last row
+        self._loaded: dict[int, tuple[float, float, float]] = {}  # server -> clock, work, wait
         self.events = EventRows(self.folder / EVENTS)
         self._events = _events(self.folder) if context.settings.tensorboard else None
         self._last = self._begun = time.perf_counter()
@@ -134,6 +138,20 @@ class RunLog:
             pace |= {"samples": round(row.samples, 2)}
             self._paces.add(
                 {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}
+            )
+
+    def load(self, step: int, rows: Sequence[LoadRow]) -> None:
+        """Add a row for each server with its load since its last row, if due."""
+        clock = time.perf_counter()
+        usual = max(LEAST_S, (clock - self._begun) * SHARE * self._spread)
+        for server, work, wait in rows:
+            last, worked, waited = self._loaded.get(server, (-usual, 0.0, 0.0))
+            if clock - last < usual:
+                continue
+            self._loaded[server] = clock, work, wait
+            load = {"work": round(work - worked, 7), "wait": round(wait - waited, 7)}
+            self._paces.add(
+                {"seconds": round(clock - self._begun, 4), "step": step, "server": server, **load}
             )
 
     def first_step(self, seconds: float) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hpcflow.train.equal_feeds_warning import EqualFeeds
     from hpcflow.train.every_n_steps_or_secs import PeriodicAction
     from hpcflow.train.saver import Saver
+    from hpcflow.train.server_loads import ServerLoads
 
 RESULT = "result.json"
 SYNC = "sync_replicas"  # collection with the synchronization rule of a graph
@@ -96,9 +97,8 @@ class TrainingSession(Session):
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
         self.pace = StepTiming(self.context.executor)
-        self._exchange: SpeedExchange | None = None
-        if self.context.control is not None and len(self.context.roles.drivers) > 1:
-            self._exchange = SpeedExchange(self.context, self.graph)
+        self._exchange = self._make_exchange()
+        self._loads = self._make_loads()
         self.heirs: DeadWorkerData | None = None  # data of dead workers of parameter servers
         if self._exchange is not None and self._is_served and self.context.settings.survive:
             number = self._exchange.number
@@ -121,6 +121,21 @@ class TrainingSession(Session):
         self._log = run_records.run_log_of(self.context)
         me = weakref.ref(self)
         self.context.steps = lambda: getattr(me(), "steps", None)
+
+    def _make_exchange(self) -> SpeedExchange | None:
+        """The speed exchange of several workers."""
+        if self.context.control is None or len(self.context.roles.drivers) < 2:
+            return None
+        return SpeedExchange(self.context, self.graph)
+
+    def _make_loads(self) -> ServerLoads | None:
+        """What measures the servers, on the chief."""
+        context = self.context
+        if context.control is None or not (context.is_chief and context.roles.servers):
+            return None
+        from hpcflow.train.server_loads import ServerLoads
+
+        return ServerLoads(context)
 
     def _keep_checkpoints(
         self,
@@ -263,6 +278,10 @@ class TrainingSession(Session):
             self.heirs.count(batch)
         if self._exchange is not None:
             self._compare(self._exchange.step(self.pace))
+        if self._loads is not None:
+            loads = self._loads.step(self.pace.ended)
+            if self._log is not None:
+                self._log.load(self.steps, loads)
         return values
 
     def _input_wait_seconds(self) -> float:
@@ -468,6 +487,8 @@ class TrainingSession(Session):
             self._checkpoints.end()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
+            if self._loads is not None:
+                self._loads.finish()
 
     def meet(self) -> None:
         """Wait between two steps until every worker has called it; all updates are then applied.
@@ -547,6 +568,8 @@ class TrainingSession(Session):
         summary = job_summary(self.context, reports, names)
         if self._checkpoints is not None:
             summary["saves"] = self._checkpoints.saves.report()
+        if self._loads is not None:
+            summary |= self._loads.report()
         summary |= {"random_seed": self.store.seed.job, "stragglers": self._stragglers.stragglers()}
         summary |= {**extra, "versions": versions()}
         write_json(self.run_dir / RESULT, summary)

@@ -41,13 +41,15 @@ WIRE = {
     ),
     "FORGET": (("plan",), [20, 11, 0, 0, 99, 0, 0, 0]),
     "CLOSED": (("session",), [21, 11, 0, 0, 99, 0, 0, 0]),
+    "ASK_LOAD": ((), [22, 0, 0, 0, 99, 0, 0, 0]),
+    "LOAD": (("clock_ns", "idle_ns"), [23, 11, 12, 0, 99, 0, 0, 0]),
 }
 KINDS = sorted(HEADERS.values(), key=lambda header: header.kind)
 WORD = st.integers(-(2**63), 2**63 - 1)
 
 
 def test_the_kinds_stand_in_numeric_order_and_each_has_one_dataclass():
-    assert [kind.value for kind in HeaderKind] == list(range(1, 22))
+    assert [kind.value for kind in HeaderKind] == list(range(1, 24))
     assert [header.kind for header in KINDS] == list(HeaderKind)
     assert [kind.name for kind in HeaderKind] == list(WIRE)
 

@@ -112,6 +112,8 @@ class Executor(ProgressLock):
         self.idle_polls = 0
         self.waited = 0.0  # seconds with steps in flight and nothing ready to run
         self._since = 0.0  # start of the current wait; 0: none
+        self._vacant = 0.0  # seconds without steps in flight and nothing to run
+        self._vacant_since = 0.0  # start of the current such time; 0: none
         self.device_is_busy: Callable[[], bool] = device_is_busy or _no_progress
 
     def observe(self, observer: StepObserver) -> None:
@@ -498,14 +500,14 @@ class Executor(ProgressLock):
     def progress(self, finished: Callable[[], bool], rests: bool = False) -> None:
         """`drive`, inside the executor's context."""
         ready = self.ready
-        self._since = 0.0
+        self._since = self._vacant_since = 0.0
         while not finished():
             if ready:
                 while ready:
                     self.run_segment(*ready.popleft())
                 continue
             if self.inbox:
-                if self._since:
+                if self._since or self._vacant_since:
                     self._count_wait()
                 self._empty_inbox()
             if ready:
@@ -521,7 +523,7 @@ class Executor(ProgressLock):
                 return
             elif not ready:
                 self._idle()
-        if self._since:
+        if self._since or self._vacant_since:
             self._count_wait()
         if self.in_ledger:
             self._made_progress()
@@ -537,12 +539,24 @@ class Executor(ProgressLock):
         return True
 
     def _count_wait(self) -> None:
-        """The rank has work again: add the time since the wait began to `waited`."""
+        """The rank has work again: count the time since the wait began."""
         now = time.perf_counter()
-        self.waited += now - self._since
-        if self.observer is not None:
-            self.observer.idle(int(self._since * 1e9), int(now * 1e9))
-        self._since = 0.0
+        if self._vacant_since:
+            self._vacant += (self._since or now) - self._vacant_since
+            self._vacant_since = 0.0
+        if self._since:
+            self.waited += now - self._since
+            if self.observer is not None:
+                self.observer.idle(int(self._since * 1e9), int(now * 1e9))
+            self._since = 0.0
+
+    def idle_seconds(self, now: float) -> float:
+        """Seconds until `now` in which nothing was ready to run and no device of the rank worked.
+
+        `now` is of `time.perf_counter`. Unlike `waited` it counts times without steps in flight.
+        """
+        since = self._vacant_since or self._since
+        return self.waited + self._vacant + (now - since if since else 0.0)
 
     def _timed(self, call: Callable[[], T]) -> T:
         """Call a function in which nothing of a step runs, and report the time."""
@@ -553,7 +567,7 @@ class Executor(ProgressLock):
         return value
 
     def _made_progress(self) -> None:
-        if self._since:
+        if self._since or self._vacant_since:
             self._count_wait()
         self.idle_polls = 0
         self.backoff.reset()
@@ -565,9 +579,12 @@ class Executor(ProgressLock):
     def _idle(self) -> None:
         self.idle_polls += 1
         if self.device_is_busy():  # the rank's own kernels still run: the wait begins after them
-            self._since = 0.0
-        elif not self._since and self.is_waiting:
-            self._since = time.perf_counter()
+            self._since = self._vacant_since = 0.0
+        elif not self._since:
+            if self.is_waiting:
+                self._since = time.perf_counter()
+            elif not self._vacant_since:
+                self._vacant_since = time.perf_counter()
         if not self.idle_polls % PATIENCE_POLLS and not self.in_ledger:
             self._enter_ledger()
         if self.wake.is_set():

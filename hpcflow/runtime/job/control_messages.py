@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import json
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -42,8 +43,10 @@ from hpcflow.runtime.job.message_headers import (
     RecoveryVerdict,
     RegisterPlan,
     ReplicaPosition,
+    RequestLoad,
     RequestReport,
     SendNumber,
+    ServerLoad,
     SessionClosed,
     StepFailed,
     StopRequest,
@@ -151,6 +154,7 @@ class MessageDispatcher:
         # training session -> requests of the service "shares", sent by the chief
         self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
         self._training_sessions = 0  # that exchange paces
+        self.server_loads: dict[int, ServerLoad] = {}  # rank -> the last that it has sent
         self.served: dict[tuple[int, int], RemotelyDrivenPlan] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, DrivenPlan] = weakref.WeakValueDictionary()
@@ -196,6 +200,8 @@ class MessageDispatcher:
         self._on(StepFailed, self._failed)
         self._on(CancelStep, self._cancel)
         self._on(WorkerPace, lambda source, it, body: self.paces[it.session].append((source, it)))
+        self._on(RequestLoad, self._send_load)
+        self._on(ServerLoad, self._receive_load)
         self._on(DeclareVariables, lambda source, it, body: self.hosted.add(source, body))
         self._on(EndRounds, lambda source, it, body: self.following.discard((source, it.plan)))
         self._on(PostRequest, lambda source, it, body: self._answer(body, _discard_answer))
@@ -293,6 +299,14 @@ class MessageDispatcher:
     def _answer(self, body: bytes, reply: Reply) -> None:
         # deferred by the inbox: a segment that polls may call this with state half updated
         self.executor.inbox.append(functools.partial(self._host.answer, json.loads(body), reply))
+
+    def _send_load(self, source: int, message: RequestLoad, body: bytes) -> None:
+        now = time.perf_counter()
+        idle = self.executor.idle_seconds(now)
+        self.send(source, ServerLoad(int(now * 1e9), int(idle * 1e9)))
+
+    def _receive_load(self, source: int, message: ServerLoad, body: bytes) -> None:
+        self.server_loads[source] = message
 
     def _waits_at_barrier(self, source: int, message: WaitsAtBarrier, body: bytes) -> None:
         self.collective_guard.replica_at_barrier(

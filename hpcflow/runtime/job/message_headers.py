@@ -47,6 +47,8 @@ class HeaderKind(enum.IntEnum):
     TRAINED = 19
     FORGET = 20
     CLOSED = 21
+    ASK_LOAD = 22
+    LOAD = 23
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +253,22 @@ class SessionClosed(Header):
 
     kind, layout = HeaderKind.CLOSED, (1,)
     session: int
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestLoad(Header):
+    """The chief requests the load of a server; it does not wait for it."""
+
+    kind = HeaderKind.ASK_LOAD
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerLoad(Header):
+    """To the chief: the clock of a server and the time that it has been idle, both in ns."""
+
+    kind, layout = HeaderKind.LOAD, (1, 2)
+    clock_ns: int
+    idle_ns: int
 
 
 HEADERS: dict[int, type[Header]] = {one.kind: one for one in Header.__subclasses__()}
