@@ -181,6 +181,13 @@ class Dataset(ShardedBatches):
         """Whether a restored job goes on in the midst of `first_epoch`."""
         return self._remaining.get(self._first, [[0, self.samples]]) != [[0, self.samples]]
 
+    @property
+    def first_step(self) -> int:
+        """The step of the first batch in `first_epoch`: 0, or where a restored job goes on."""
+        ranges = self._remaining.get(self._first, [[0, self.samples]])
+        left = steps_per_epoch(sum(b - a for a, b in ranges), self.batch)
+        return max(self.steps_per_epoch - left, 0)
+
     def _full(self) -> int:
         return min(self.batch, self.samples)
 

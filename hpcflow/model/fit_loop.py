@@ -2,18 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hpcflow.data.batch_iterator import Batch
 from hpcflow.data.dataset import Dataset
 from hpcflow.errors import GraphError
 from hpcflow.model.callbacks import Callback, History, TrainedModel
 from hpcflow.model.metric_names import ModelMetric, Totals
+from hpcflow.model.sample_rows import whole_number
 from hpcflow.model.training_graph import TrainingGraph
 from hpcflow.train.progress_bar import Progress
 from hpcflow.train.training_session import TrainingSession
+
+
+class EpochBatch(NamedTuple):
+    """A batch, and its place in the epochs of `fit`."""
+
+    batch: Batch
+    epoch: int
+    step: int
+    joined_size: int  # samples of the global batch
+
+
+class EpochSteps:
+    """The epochs of `fit` on `data`: passes over it, or `steps` global batches of repeated passes.
+
+    `first` is the first epoch with a batch, and `is_within` says that a restored job goes on in
+    its midst.
+    """
+
+    def __init__(self, data: Dataset, steps: int | None) -> None:
+        self._data, self._per_pass = data, data.steps_per_epoch
+        chosen = self._per_pass if steps is None else steps
+        self.steps_per_epoch = whole_number("steps_per_epoch", chosen, "batches")
+        self.batch, self.replicas = data.batch, data.replicas
+        self.first, done = divmod(
+            data.first_epoch * self._per_pass + data.first_step, self.steps_per_epoch
+        )
+        self.is_within = done > 0 or (data.resumes_within_epoch and not data.first_step)
+
+    def describe(self) -> str:
+        """How the samples are sharded, in one line."""
+        text = self._data.describe()
+        if self.steps_per_epoch == self._per_pass:
+            return text
+        return f"{text}; an epoch of fit has {self.steps_per_epoch:,} steps"
+
+    def batches(self, first: int, end: int) -> Generator[EpochBatch]:
+        """This worker's batches, from the pass in which epoch `first` begins."""
+        begin = first * self.steps_per_epoch // self._per_pass
+        passes = -(-end * self.steps_per_epoch // self._per_pass) - begin
+        batches = self._data.epochs(max(passes, 0), begin)
+        try:
+            for batch in batches:
+                number = batch.epoch * self._per_pass + batch.step
+                yield EpochBatch(batch, *divmod(number, self.steps_per_epoch), batch.joined_size)
+        finally:
+            close = getattr(batches, "close", None)
+            if close is not None:
+                close()
 
 
 class FitLoop:
@@ -24,7 +74,7 @@ class FitLoop:
         model: TrainedModel,
         session: TrainingSession,
         graph: TrainingGraph,
-        data: Dataset,
+        data: EpochSteps,
         epochs: int,
         callbacks: Sequence[Callback] | Callback,
         verbose: int,
@@ -72,12 +122,12 @@ class FitLoop:
         for callback in self.callbacks:
             callback.validates = check is not None
         self._call("on_train_begin", {})
-        first, silent = max(first, data.first_epoch), self.verbose != 1
+        first, silent = max(first, data.first), self.verbose != 1
         progress = Progress(data, self.epochs, context=self.session.context, silent=silent)
-        batches = _Groups(data.epochs(max(self.epochs - first, 0), first))
+        batches = _Groups(data.batches(first, self.epochs))
         for epoch in range(first, self.epochs):
             for callback in self.callbacks:
-                callback.resumed = epoch == data.first_epoch and data.resumes_within_epoch
+                callback.resumed = epoch == data.first and data.is_within
             self._call("on_epoch_begin", epoch, {})
             totals = Totals(self.graph.trained)
             self._epoch(batches.of(epoch), totals, progress)
@@ -97,18 +147,19 @@ class FitLoop:
         self._call("on_train_end", logs)
         self.session.wait()
 
-    def _epoch(self, batches: Iterator[Any], totals: Totals, progress: Progress) -> None:
+    def _epoch(self, batches: Iterator[EpochBatch], totals: Totals, progress: Progress) -> None:
         session = self.session
         fetches = [self.graph.train, self.graph.loss, *totals.fetches]
-        for batch in batches:
+        for place in batches:
+            batch, step = place.batch, place.step
             for one in self._steps:
-                one.on_train_batch_begin(batch.step, {})
+                one.on_train_batch_begin(step, {})
             _, loss, *added = session.step(fetches, batch)
             totals.add(added)
             logs = {"loss": float(loss)} if batch.size else {}  # of no samples there is none
-            progress.update(batch, **logs)
+            progress.update(place, **logs)
             for one in self._steps:
-                one.on_train_batch_end(batch.step, logs)
+                one.on_train_batch_end(step, logs)
             if self.model.stop_training and self._alone:
                 return
 
@@ -130,10 +181,11 @@ class _Groups:
     An asynchronous worker may have no batch in an epoch.
     """
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches, self._next = batches, None
+    def __init__(self, batches: Generator[EpochBatch]) -> None:
+        self._batches = batches
+        self._next: EpochBatch | None = None
 
-    def of(self, epoch: int) -> Iterator[Any]:
+    def of(self, epoch: int) -> Iterator[EpochBatch]:
         """The batches of an epoch, after those of earlier ones."""
         while True:
             if self._next is None:
@@ -146,9 +198,7 @@ class _Groups:
 
     def close(self) -> None:
         """Read no more batches."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        self._batches.close()
 
 
 def join_workers(session: TrainingSession, array: np.ndarray, op: str, purpose: str) -> None:

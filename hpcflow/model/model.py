@@ -18,24 +18,27 @@ from hpcflow.errors import FeedError, GraphError
 from hpcflow.graph.dtypes import bool_, float32, float64, uint8
 from hpcflow.graph.graph import Tensor
 from hpcflow.model.callbacks import Callback, History
-from hpcflow.model.fit_loop import FitLoop, join_workers, line_of, values_of
+from hpcflow.model.fit_loop import EpochSteps, FitLoop, join_workers, line_of, values_of
 from hpcflow.model.metric_names import Totals
 from hpcflow.model.model_graph import ModelGraph
 from hpcflow.model.sample_rows import (
     arrays_of,
+    batch_of,
     check_labels,
+    class_weights,
     count_of,
+    counted,
     fitted,
     shares,
     source_of,
     split_off,
+    whole_number,
 )
-from hpcflow.model.training_graph import Compiled, several_layers
+from hpcflow.model.training_graph import several_layers
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.train.checkpoint_listing import best_metric
 from hpcflow.train.saver import Saver
 
-BATCH = 32  # Keras's default
 SEEDS_APART = 1_000_003
 
 
@@ -121,6 +124,8 @@ class Model(ModelGraph):
         class_weight: Mapping[int, float] | None = None,
         sample_weight: Any = None,
         initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
         validation_batch_size: int | None = None,
         validation_freq: int = 1,
         *,
@@ -133,6 +138,8 @@ class Model(ModelGraph):
 
         `x` and `y` are arrays, HDF5 datasets or objects with a length and items; `x` is a list or a
         dict for several inputs, or a `hf.data.Dataset`. `batch_size` (32) is that of all ranks.
+        An epoch is a pass over the data, or `steps_per_epoch` batches of repeated passes: the next
+        epoch goes on where it ended. `validation_steps` batches of the validation data are used.
         `seed` determines the order of the samples. `checkpoints`, `save_every` and `resume` are
         those of `hf.train.TrainingSession`. With `--run-dir`, `result.json` is written.
 
@@ -140,22 +147,23 @@ class Model(ModelGraph):
         Errors: ShapeError, DTypeError or FeedError that names the data that do not fit.
         """
         verbose = 1 if verbose == "auto" else int(verbose)
-        if validation_freq < 1:
-            raise FeedError(f"validation_freq={validation_freq} is not a number of epochs")
+        whole_number("validation_freq", validation_freq, "epochs")
         if validation_split:
-            x, y, validation_data = self._split(x, y, sample_weight, validation_split)
-            sample_weight = None if sample_weight is None else sample_weight[: len(y)]
+            x, y, sample_weight, validation_data = self._cut(x, y, sample_weight, validation_split)
         if class_weight is not None:
-            sample_weight = _class_weights(self._compiled, y, class_weight, sample_weight)
+            sample_weight = class_weights(self._compiled, y, class_weight, sample_weight)
         data = self._dataset(x, y, batch_size, shuffle, sample_weight, seed)
-        size = _size(validation_batch_size or batch_size)
-        check = self._validation(validation_data, size)
+        size = validation_batch_size or batch_size
+        check = self._validation(validation_data, size, validation_steps)
         session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
-        loop = FitLoop(self, session, self._built(), data, epochs, callbacks or (), verbose)
+        counts = EpochSteps(data, steps_per_epoch)
+        loop = FitLoop(self, session, self._built(), counts, epochs, callbacks or (), verbose)
         self.history = loop.train(initial_epoch, check, validation_freq)
         return self.history
 
-    def _validation(self, data: Any, batch: int) -> Callable[[], dict[str, float]] | None:
+    def _validation(
+        self, data: Any, batch_size: Any, steps: Any
+    ) -> Callable[[], dict[str, float]] | None:
         """What evaluates the validation data; None without data."""
         if data is None:
             return None
@@ -163,9 +171,12 @@ class Model(ModelGraph):
             raise FeedError("validation_data is not (x, y) or (x, y, sample_weight)")
         x, y, *weights = data
         sources = self._labelled(x, y, weights[0] if weights else None, "fit(validation_data)")
-        return lambda: self._check(sources, batch)
+        batch = batch_of(batch_size)
+        samples = counted(count_of(sources), batch, steps, "validation_steps")
+        return lambda: self._check(sources, samples, batch)
 
-    def _split(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any]:
+    def _cut(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any, Any]:
+        """The first samples, labels and weights, and the last as validation data."""
         if not 0.0 < share < 1.0:
             raise FeedError(f"validation_split={share} is not between 0 and 1")
         if x is None or y is None:
@@ -187,8 +198,10 @@ class Model(ModelGraph):
             raise FeedError(
                 f"validation_split={share} of {len(labels) + len(held)} samples leaves none"
             )
-        rest = () if weights is None else (np.asarray(weights)[len(labels) :],)
-        return first, labels, (last, held, *rest)
+        if weights is None:
+            return first, labels, None, (last, held)
+        weights, rest = np.split(np.asarray(weights), [len(labels)])
+        return first, labels, weights, (last, held, rest)
 
     def _dataset(
         self, x: Any, y: Any, batch: int | None, shuffle: bool, weights: Any, seed: int
@@ -211,7 +224,7 @@ class Model(ModelGraph):
         sources = self._labelled(x, y, weights, "fit")
         self._fits += 1
         mixed = seed + SEEDS_APART * (self._fits - 1)  # another order in each fit
-        return Dataset(sources, batch=_size(batch), shuffle=shuffle, seed=mixed)
+        return Dataset(sources, batch=batch_of(batch), shuffle=shuffle, seed=mixed)
 
     # -- evaluation
 
@@ -222,40 +235,51 @@ class Model(ModelGraph):
         batch_size: int | None = None,
         verbose: Any = "auto",
         sample_weight: Any = None,
+        steps: int | None = None,
         return_dict: bool = False,
     ) -> Any:
         """The loss, and the metrics if there are any, over all samples: a list, or a dict by name.
+
+        With `steps` they are those of the first `steps` batches.
 
         Ranks: every rank that runs the script; each computes its share and gets the same values.
         """
         sources = self._labelled(x, y, sample_weight, "evaluate")
         self._opened()
-        values = self._check(sources, _size(batch_size))
+        batch = batch_of(batch_size)
+        values = self._check(sources, counted(count_of(sources), batch, steps), batch)
         if verbose and self._session is not None:
             self.say(line_of(values))
         if return_dict:
             return values
         return list(values.values()) if len(values) > 1 else values["loss"]
 
-    def _check(self, sources: Any, batch: int) -> dict[str, float]:
-        """The values of the metrics over all samples of some sources."""
+    def _check(self, sources: Any, samples: int, batch: int) -> dict[str, float]:
+        """The values of the metrics over the first samples of some sources."""
         session, totals = self._opened(), Totals(self._built().evaluated)
         context = session.context
-        for _, feeds in shares(sources, batch, context.replica, context.roles.replicas):
+        for _, feeds in shares(sources, samples, batch, context.replica, context.roles.replicas):
             totals.add(session.run(totals.fetches, feeds))
         return values_of(session, totals)
 
-    def predict(self, x: Any, batch_size: int | None = None, verbose: Any = "auto") -> np.ndarray:
-        """The outputs for all samples.
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+    ) -> np.ndarray:
+        """The outputs for all samples, or for those of the first `steps` batches.
 
         Ranks: every rank that runs the script; each computes its share and gets all outputs.
         """
         sources = self._sources(x, "predict")
         session, context = self._opened(), self._opened().context
         replica, replicas = context.replica, context.roles.replicas
-        batch, samples = _size(batch_size), count_of(sources)
+        batch = batch_of(batch_size)
+        samples = counted(count_of(sources), batch, steps)
         result: np.ndarray | None = None
-        for first, feeds in shares(sources, batch, replica, replicas):
+        for first, feeds in shares(sources, samples, batch, replica, replicas):
             rows = np.asarray(session.run(self._outputs(), feeds))
             if result is None:
                 result = np.zeros((samples, *rows.shape[1:]), rows.dtype)
@@ -364,39 +388,3 @@ def _bits(array: np.ndarray) -> np.ndarray:
 def _input_dtype(dtype: np.dtype) -> Any:
     """float32 for float64, images of bytes and bools, as Keras; other dtypes stay."""
     return float32 if dtype in (float64, uint8, bool_) else dtype
-
-
-def _size(batch: Any) -> int:
-    """The size of a batch, by default Keras's."""
-    size = BATCH if batch is None else batch
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise FeedError(f"batch_size={batch!r} is not a number of samples")
-    return int(size)
-
-
-def _class_weights(
-    given_loss: Compiled | None, y: Any, weights: Mapping[int, float], given: Any
-) -> np.ndarray:
-    """The weights of samples by their classes, times those given."""
-    labels = np.asarray(y)
-    one_hot = given_loss is not None and given_loss.loss.kind == "classes"
-    one_hot = one_hot and given_loss is not None and not given_loss.loss.takes_classes
-    if labels.ndim == 2 and labels.shape[-1] > 1 and one_hot:
-        classes = labels.argmax(-1)
-    elif labels.ndim == 1 or (labels.ndim == 2 and labels.shape[-1] == 1):
-        classes = labels.ravel()
-    else:
-        raise FeedError(
-            f"class_weight needs one label a sample, y has shape {list(labels.shape)}",
-            hint="give sample_weight",
-        )
-    found = np.unique(classes)
-    missing = [int(c) for c in found if int(c) not in weights]
-    if missing:
-        raise FeedError(
-            f"class_weight has no weight for the classes {missing[:5]}",
-            hint="give one for each class of y",
-        )
-    table = np.array([weights[int(c)] for c in found], np.float32)
-    chosen = table[np.searchsorted(found, classes)]
-    return chosen if given is None else chosen * np.asarray(given, np.float32)

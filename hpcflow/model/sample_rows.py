@@ -13,7 +13,10 @@ from hpcflow.data.placeholder_checks import common_length, fit_source
 from hpcflow.errors import DataError, FeedError
 from hpcflow.graph.graph import Tensor
 from hpcflow.model.loss_names import Loss
+from hpcflow.model.training_graph import Compiled
 from hpcflow.runtime.step.feed_and_fetch import cast
+
+BATCH = 32  # Keras's default
 
 
 def arrays_of(given: Any, names: Sequence[str], what: str) -> list[Any]:
@@ -98,10 +101,9 @@ def count_of(sources: Mapping[Tensor, Source]) -> int:
 
 
 def shares(
-    sources: Mapping[Tensor, Source], batch: int, replica: int, replicas: int
+    sources: Mapping[Tensor, Source], samples: int, batch: int, replica: int, replicas: int
 ) -> Iterator[tuple[int, dict[Tensor, np.ndarray]]]:
-    """This worker's rows of each global batch, in order, with the number of the first."""
-    samples = count_of(sources)
+    """This worker's rows of each global batch, with the number of the first, of `samples`."""
     for start in range(0, samples, batch):
         cuts = start + split_points(min(batch, samples - start), replicas)
         numbers = np.arange(cuts[replica], cuts[replica + 1])
@@ -127,3 +129,48 @@ def split_off(value: Any, share: float, what: str) -> tuple[Any, Any]:
     array = np.asarray(value)
     at = int(len(array) * (1.0 - share))
     return array[:at], array[at:]
+
+
+def class_weights(
+    given_loss: Compiled | None, y: Any, weights: Mapping[int, float], given: Any
+) -> np.ndarray:
+    """The weights of samples by their classes, times those given."""
+    labels = np.asarray(y)
+    loss = None if given_loss is None else given_loss.loss
+    one_hot = loss is not None and loss.kind == "classes" and not loss.takes_classes
+    if labels.ndim == 2 and labels.shape[-1] > 1 and one_hot:
+        classes = labels.argmax(-1)
+    elif labels.ndim == 1 or (labels.ndim == 2 and labels.shape[-1] == 1):
+        classes = labels.ravel()
+    else:
+        raise FeedError(
+            f"class_weight needs one label a sample, y has shape {list(labels.shape)}",
+            hint="give sample_weight",
+        )
+    found = np.unique(classes)
+    missing = [int(c) for c in found if int(c) not in weights]
+    if missing:
+        raise FeedError(
+            f"class_weight has no weight for the classes {missing[:5]}",
+            hint="give one for each class of y",
+        )
+    table = np.array([weights[int(c)] for c in found], np.float32)
+    chosen = table[np.searchsorted(found, classes)]
+    return chosen if given is None else chosen * np.asarray(given, np.float32)
+
+
+def whole_number(name: str, value: Any, of: str) -> int:
+    """An argument that is a number of something, at least 1. Errors: FeedError."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise FeedError(f"{name}={value!r} is not a number of {of}")
+    return int(value)
+
+
+def batch_of(size: Any) -> int:
+    """The size of a batch, by default Keras's."""
+    return BATCH if size is None else whole_number("batch_size", size, "samples")
+
+
+def counted(samples: int, batch: int, steps: Any, name: str = "steps") -> int:
+    """The number of samples in the first `steps` batches, of all without it."""
+    return samples if steps is None else min(samples, batch * whole_number(name, steps, "batches"))

@@ -22,9 +22,14 @@ FIND_NAN = (
 
 
 class _BatchProgress(Protocol):
-    epoch: int
-    step: int
-    joined_size: int
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def joined_size(self) -> int: ...
 
 
 class _DatasetProgress(Protocol):
