@@ -7,6 +7,8 @@ of its class and calls it. Further calls of the object share its variables.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from hpcflow.layers.attention import multi_head_attention
 from hpcflow.layers.convolution import (
     Conv1D,
@@ -104,3 +106,10 @@ __all__ = [
 ]
 
 translate_module(globals(), __all__)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        from hpcflow.platform.lazy_imports import missing_name
+
+        raise AttributeError(missing_name("hpcflow.layers", name, __all__))

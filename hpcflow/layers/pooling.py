@@ -15,7 +15,7 @@ class _Pooling(OfTensor):
 
     def __init__(
         self,
-        pool_size: Any,
+        pool_size: Any = 2,
         strides: Any = None,
         padding: str = "valid",
         data_format: str = "channels_last",

@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -374,3 +374,10 @@ class CSVLogger(Callback):
 
 
 translate_module(globals(), __all__)
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        from hpcflow.platform.lazy_imports import missing_name
+
+        raise AttributeError(missing_name("hpcflow.callbacks", name, __all__))

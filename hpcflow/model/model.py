@@ -39,6 +39,7 @@ from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.train.checkpoint_listing import best_metric
 from hpcflow.train.saver import Saver
 
+ARRAYS = "give arrays: model.evaluate(x, y), model.predict(x), fit(validation_data=(x, y))"
 SEEDS_APART = 1_000_003
 
 
@@ -65,7 +66,7 @@ class Model(ModelGraph):
     def _sources(self, x: Any, what: str) -> dict[Tensor, Any]:
         """The sources of the inputs; a model of `call` is built for the first ones."""
         if isinstance(x, Dataset):
-            raise FeedError(f"{what}() takes arrays, not a dataset", hint="give (x, y)")
+            raise FeedError(f"{what}() takes arrays, not a dataset", hint=ARRAYS)
         names = [t.op.name for t in self.inputs]
         if not names:
             several = isinstance(x, tuple) or (
@@ -168,7 +169,7 @@ class Model(ModelGraph):
         if data is None:
             return None
         if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
-            raise FeedError("validation_data is not (x, y) or (x, y, sample_weight)")
+            raise FeedError("validation_data is not (x, y) or (x, y, sample_weight)", hint=ARRAYS)
         x, y, *weights = data
         sources = self._labelled(x, y, weights[0] if weights else None, "fit(validation_data)")
         batch = batch_of(batch_size)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -147,6 +147,18 @@ class ModelGraph:
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         self._load([(self._rate(), np.float32(rate))])
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            from hpcflow.platform.other_frameworks import missing_attribute
+
+            raise AttributeError(missing_attribute(self, name))
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "trainable":  # which Keras has: without effect here
+                self.__getattr__(name)
+            super().__setattr__(name, value)
 
     def _rate(self) -> Variable:
         rate = self._built().rate
@@ -323,8 +335,11 @@ class ModelGraph:
                 variable.load(value, session)
         join_workers(session, done, "sum", "new values of variables")
 
-    def summary(self) -> None:
-        """Print the variables with shapes and numbers of values, on the chief."""
+    def summary(self, print_fn: Callable[[str], object] | None = None) -> None:
+        """Print the variables with shapes and numbers of values, on the chief.
+
+        `print_fn` is called with each line instead.
+        """
         rows = [(v.name, list(v.shape or ()), size_of(v.shape or ())) for v in self.weights]
         width = max([len(name) for name, _, _ in rows], default=0) + 2
         lines = [f"model {self.name!r}"]
@@ -332,7 +347,8 @@ class ModelGraph:
         trained = sum(size_of(v.shape or ()) for v in self.trainable_weights)
         total = sum(count for _, _, count in rows)
         lines.append(f"values: {total:,}, of which {trained:,} are trained")
-        self.say("\n".join(lines))
+        for line in lines if self.is_chief else ():
+            (print_fn or self.say)(line)
 
     def close(self) -> None:
         """Release the session; further calls open a new one, with new weights."""

@@ -46,6 +46,13 @@ def arrays_of(given: Any, names: Sequence[str], what: str) -> list[Any]:
 def source_of(value: Any) -> Source:
     """The rows of a value: an array, an HDF5 dataset, or an object with a length and items."""
     (source,) = sources_of(value, None)
+    if isinstance(source, ArraySource) and not source.array.ndim and source.dtype == object:
+        from hpcflow.platform.other_frameworks import DATASET
+
+        raise FeedError(
+            f"a {type(value).__name__} has no length and items, as arrays of samples have",
+            hint=f"give arrays, or {DATASET}",
+        )
     source.open()
     return source
 

@@ -133,10 +133,10 @@ def _argument_mismatch(error: BaseException) -> bool:
 
 
 def _is_misnamed(function: Callable[..., Any], error: BaseException) -> bool:
-    """Whether the call itself has an unknown keyword, and a parameter is near it."""
+    """Whether the call itself has an unknown keyword for which there is a remedy."""
     here = error.__traceback__
     is_call = here is not None and here.tb_next is None
-    return is_call and bool(_near_keyword(function, str(error)))
+    return is_call and bool(_remedy(function, _unknown_keyword(error)))
 
 
 def is_own_error(error: BaseException) -> bool:
@@ -165,38 +165,42 @@ def _translated_error(
     texts = [value_text(a) for a in (args[1:] if is_method else args)]
     texts += [f"{key}={value_text(v)}" for key, v in kwargs.items()]
     message = f"{name}({', '.join(texts)}): {type(error).__name__}: {error}"
+    unknown = _unknown_keyword(error)
+    if unknown:
+        hint = _remedy(function, unknown) or f"help({name}) tells what it takes"
+        text = f"{name}() got an unexpected keyword argument {unknown!r}"
+        return ArgumentError(text, line=user_line(), hint=hint)
     if isinstance(error, MemoryError):
         return OutOfMemoryError(message, line=user_line(), hint="ask for less at a time")
-    hint = _near_keyword(function, str(error)) or f"help({name}) tells what it takes"
+    hint = f"help({name}) tells what it takes"
     return ArgumentError(f"these arguments do not fit: {message}", line=user_line(), hint=hint)
 
 
-HABITS = {  # keywords of Keras and PyTorch -> what they may be called here
-    "lr": "learning_rate",
-    "batch_size": "batch",
-    "shuffle_buffer": "shuffle",
-    "num_workers": "readers",
-    "in_features": "units",
-    "out_features": "units",
-    "out_channels": "filters",
-    "dim": "axis axes",
-    "keepdim": "keepdims keep_dims",
-    "requires_grad": "trainable",
-}
-
-
-def _near_keyword(function: Callable[..., Any], message: str) -> str:
-    """The hint for a misspelt keyword argument; "" for other errors."""
-    import difflib
-    import inspect
+def _unknown_keyword(error: BaseException) -> str:
+    """The keyword that a function did not expect; "" for other errors."""
     import re
 
-    given = re.search(r"unexpected keyword argument '(\w+)'", message)
-    known = list(inspect.signature(function).parameters) if given else []
-    if given is None:
+    given = re.search(r"got an unexpected keyword argument '(\w+)'", str(error))
+    return given[1] if given and isinstance(error, TypeError) else ""
+
+
+def _remedy(function: Callable[..., Any], keyword: str) -> str:
+    """The hint for an unknown keyword argument of a function; "" if nothing is near it."""
+    import difflib
+    import inspect
+
+    from hpcflow.platform.other_frameworks import KEYWORDS, RENAMED
+
+    if not keyword:
         return ""
-    usual = [name for name in HABITS.get(given[1], "").split() if name in known]
-    near = usual or difflib.get_close_matches(given[1], known, n=1)
+    owner, _, name = function.__qualname__.rpartition(".")
+    name = owner if name == "__init__" else name
+    known = list(inspect.signature(function).parameters)
+    usual = [near for near in RENAMED.get(keyword, "").split() if near in known]
+    remedy = KEYWORDS.get(name, {}).get(keyword) or KEYWORDS[""].get(keyword)
+    if remedy and not usual:
+        return remedy
+    near = usual or difflib.get_close_matches(keyword, known, n=1)
     return f"did you mean {near[0]}=?" if near else ""
 
 

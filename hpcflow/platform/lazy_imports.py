@@ -6,40 +6,12 @@ import importlib
 import importlib.machinery
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hpcflow.platform.exception_translation import translate_exceptions
 
 TOPIC = "`hpcflow help tf1`"
-ELSEWHERE = {  # names of TensorFlow 2, Keras and PyTorch, and what is here instead
-    "Module": "write a function of tensors, or a subclass of hf.Model",
-    "GradientTape": "hf.gradients(loss, variables) adds the gradients to the graph",
-    "config": "settings are options: `hpcflow run --set NAME=VALUE` (`hpcflow help settings`)",
-    "device_count": "hf.Session().list_devices() lists the devices",
-    "distribute": "the launcher chooses: `hpcflow run -n 4 [--ps 1] SCRIPT`",
-    "estimator": "hf.Model has fit, evaluate and predict",
-    "from_numpy": "hf.constant(array) makes a tensor; feeds take arrays as they are",
-    "function": "the graph is compiled as a whole: session.make_callable(fetches, feeds)",
-    "keras": "hf.Model, hf.Sequential, hf.Input, hf.layers, hf.callbacks, hf.losses, hf.metrics, "
-    "hf.initializers; optimizers are in hf.train (hf.keras.layers.Dense is hf.layers.Dense)",
-    "no_grad": "only hf.gradients makes gradients; hf.stop_gradient(x) stops them",
-    "optim": "optimizers are in hf.train, such as hf.train.AdamOptimizer(0.001)",
-    "optimizers": "optimizers are in hf.train, such as hf.train.AdamOptimizer(0.001)",
-    "reduce_std": "hf.sqrt of the second result of hf.nn.moments(x, axes)",
-    "reduce_variance": "the second result of hf.nn.moments(x, axes)",
-    "tensor": "hf.constant(values) makes a tensor",
-    "utils": "datasets are hf.data.Dataset; model.save_weights or hf.train.Saver save models",
-    "DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
-    "data.DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
-    "nn.CrossEntropyLoss": "hf.losses.sparse_softmax_cross_entropy(labels, logits)",
-    "nn.Conv2d": "hf.layers.conv2d, or hf.layers.Conv2D as an object",
-    "nn.Linear": "hf.layers.dense, or hf.layers.Dense as an object",
-    "nn.MSELoss": "hf.losses.mean_squared_error(labels, predictions)",
-    "nn.Module": "write a function of tensors, or a subclass of hf.Model",
-    "nn.Sequential": "hf.Sequential([layer, ...])",
-    "train.SGD": "hf.train.GradientDescentOptimizer(0.1), or hf.train.MomentumOptimizer",
-}
 HOMES: dict[str, dict[str, tuple[str, str]]] = {}  # module -> name -> (home module, name there)
 
 
@@ -83,7 +55,7 @@ def lazy_names(
 
     def get(name: str) -> Any:
         if name not in mine:
-            raise AttributeError(_missing(module, name, mine))
+            raise AttributeError(missing_name(module, name, mine))
         home, its = mine[name]
         loaded = importlib.import_module(home)
         value = translate_exceptions(_with_name(getattr(loaded, its), its)) if its else loaded
@@ -96,15 +68,18 @@ def lazy_names(
     return get, listed, sorted(mine)
 
 
-def _missing(module: str, name: str, names: Mapping[str, Any]) -> str:
+def missing_name(module: str, name: str, names: Iterable[str]) -> str:
     """The message for an unknown name: its place here, or the nearest name."""
     import difflib  # only here: the standard library's modules are files that each rank opens
+
+    from hpcflow.platform.other_frameworks import ELSEWHERE
 
     text = f"module {module!r} has no attribute {name!r}"
     place = ELSEWHERE.get(f"{module}.{name}".removeprefix("hpcflow."))
     if place is not None:
         return f"{text}: {place}"
     optimizer = f"{name}Optimizer"
+    names = list(names)
     near = [optimizer] if optimizer in names else difflib.get_close_matches(name, names, 1, 0.75)
     return f"{text}; did you mean {near[0]!r}? ({TOPIC})" if near else f"{text} ({TOPIC})"
 

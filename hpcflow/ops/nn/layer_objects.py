@@ -78,7 +78,9 @@ class Layer:
         self._scope_arg, self._reuse = kwargs.pop("_scope", None), kwargs.pop("_reuse", None)
         self.activity_regularizer = kwargs.pop("activity_regularizer", None)
         if kwargs:
-            raise TypeError(f"{type(self).__name__}() got unexpected arguments {sorted(kwargs)}")
+            raise TypeError(
+                f"{type(self).__name__}() got an unexpected keyword argument {min(kwargs)!r}"
+            )
         self._base_name = name or _snake(type(self).__name__)
         self._name = name or _numbered(self._base_name)
         self.trainable, self.built = trainable, False
