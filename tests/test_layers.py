@@ -52,7 +52,7 @@ MAY_KNOW = {
     "test": RUNTIME | {"checkpoint", "train", "tf1", "test"},
     "model": RUNTIME | {"checkpoint", "data", "train", "model"},
     "onnx": RUNTIME | {"onnx"},
-    "notebook": LEAVES | {"notebook"},
+    "notebook": LEAVES | {"monitoring", "notebook"},
     **dict.fromkeys(("cli", "__main__", "__init__")),  # know all
 }
 ONE_FILE_ONLY = ("mpi4py", "cupy.cuda.nccl", "cudnn", "h5py", "libdnnl")

@@ -15,6 +15,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.notebook.rank_program import cloudpickle_module
+from hpcflow.notebook.run_function import reason
 from tests.processes import is_running
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +41,7 @@ def work(a, b=1):
 def fails(on):
     with hf.Session() as session:
         if session.context.rank == on:
-            raise Odd("boom", 2)
+            raise Odd("boom\\nin two lines", 2)
         time.sleep(100)
 
 results = hf.notebook.run(work, ranks=3, ps=1, args=[10], kwargs={"b": 5})
@@ -53,6 +54,12 @@ try:
     hf.notebook.run(os._exit, ranks=1, args=[5])
 except hf.errors.LaunchError as error:
     said["exit"] = str(error)
+def wrong():
+    raise ValueError("first\\nsecond")
+try:
+    hf.notebook.run(wrong, ranks=1)
+except hf.errors.RankError as error:
+    said["lines"] = str(error).splitlines()
 import threading
 try:
     hf.notebook.run(threading.Lock, ranks=1)
@@ -94,9 +101,12 @@ def test_results_and_errors_come_back(tmp_path: Path) -> None:
     said = json.loads(out.rpartition("SAID ")[2])
     assert sorted(filter(None, said["ranks"])) == [15, 115] and said["ranks"].count(None) == 1
     assert said["x"] == [1.0, 2.0]
-    assert said["rank"] == 1 and said["cause"] == "Odd('boom', 2)"
+    assert said["rank"] == 1 and said["cause"].startswith("Odd('boom")
     assert said["text"].startswith("rank 1 raised ") and "in fails" in said["text"]
-    assert "exit code 5" in said["exit"]
+    assert said["lines"][:2] == ["rank 0 raised ValueError: first", "second"]
+    assert said["lines"][2].split()[:3] == ["in", "cell,", "line"]
+    assert "rank_program.py" not in "".join(said["lines"])
+    assert said["exit"].startswith("the job failed") and "exit code 5" in said["exit"]
     assert "cannot be sent from its rank" in said["unsent"] and "history.history" in said["unsent"]
     assert [path.name for path in tmp_path.iterdir()] == ["cells.py"]
 
@@ -119,6 +129,12 @@ def test_ranks_are_stopped(tmp_path: Path, how: str) -> None:
     assert out.rpartition("SAID ")[2].startswith(error)
     assert not any(is_running(int(pid)) for pid in found)
     assert {path.name for path in tmp_path.iterdir()} == {"cells.py", "pids"}
+
+
+def test_the_reason_of_a_job_comes_first() -> None:
+    output = ["hpcflow: starting 3 ranks\n", "hpcflow: the job failed on rank 1: KeyError: 'x'\n"]
+    assert reason(output, 86) == "the job failed on rank 1: KeyError: 'x' (exit code 86)"
+    assert reason(["noise\n"], 9) == "the job failed (exit code 9)"
 
 
 def test_what_cannot_be_sent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,9 @@ def _main_frame() -> FrameType | None:
     return sys._current_frames().get(threading.main_thread().ident or 0)
 
 
+TYPED = ("<stdin", "<dynamic-code>", "<ipython-input")  # code of users without a file
+
+
 def raised_at(error: BaseException) -> str:
     """The innermost line of user code in the traceback of an error; "" if there is none."""
     position, trace = "", error.__traceback__
@@ -73,7 +76,7 @@ def raised_at(error: BaseException) -> str:
 def is_library_file(file: str) -> bool:
     """Whether code of this file belongs to hpcflow, generated code or an installed library."""
     installed = any(name in file for name in INSTALLED)
-    return (installed or file.startswith((*LIBRARY_FOLDERS, "<"))) and not file.startswith("<stdin")
+    return (installed or file.startswith((*LIBRARY_FOLDERS, "<"))) and not file.startswith(TYPED)
 
 
 def _is_ours(frame: FrameType) -> bool:

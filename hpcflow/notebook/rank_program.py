@@ -16,7 +16,10 @@ from typing import Any
 
 from hpcflow.errors import MissingPackageError
 from hpcflow.launch.launcher_detection import detect_launcher
+from hpcflow.monitoring.stack_dump import raised_at
+from hpcflow.monitoring.users_traceback import users_traceback
 from hpcflow.platform.install_hints import install_hint
+from hpcflow.settings import Settings
 
 CALL = "call.pickle"
 
@@ -50,9 +53,19 @@ def main(folder: Path) -> None:
         function, args, kwargs = pickle.loads((folder / CALL).read_bytes())
         outcome = ("result", sent(library, function(*args, **kwargs)))
     except Exception as error:
-        write(file, ("error", time.time(), traceback.format_exc(), pickled(library, error)))
+        first = "".join(traceback.format_exception_only(error)).rstrip()
+        shown = first, raised_at(error), shown_traceback(error)
+        write(file, ("error", time.time(), *shown, pickled(library, error)))
         raise
     write(file, outcome)
+
+
+def shown_traceback(error: Exception) -> str:
+    """The traceback of an error in the function, with frames of libraries only if they are asked
+    for."""
+    if Settings.from_environ().full_traceback:
+        return "".join(traceback.format_exception(error))
+    return users_traceback(error, error.__traceback__)
 
 
 def sent(library: ModuleType, value: Any) -> bytes:

@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcflow.errors import ArgumentError, DeadlineExceededError, LaunchError, RankError
 from hpcflow.notebook.rank_program import CALL, cloudpickle_module, outcome_file
 from hpcflow.platform.exception_translation import value_text
 
 GRACE_S = 10.0  # ranks that are interrupted save and stop in this time; then they end at once
+FAILED = "hpcflow: the job failed"
+CELL = "<dynamic-code>"  # the file name that cloudpickle gives to functions
 MOST_LINES = 20  # of the output in the message of a job that failed
 PROGRAM = Path(__file__).with_name("rank_program.py")
 
@@ -59,7 +61,7 @@ def run(
         command += [*options, str(PROGRAM), "--", str(folder)]
         code, late, last = watched(command, time_limit)
         outcomes = [read_outcome(outcome_file(folder, rank)) for rank in range(ranks)]
-    failures = [(*failure, rank) for rank, (_, failure) in enumerate(outcomes) if failure]
+    failures = {rank: failure for rank, (_, failure) in enumerate(outcomes) if failure}
     if late:
         raise DeadlineExceededError(
             f"the ranks did not end within {time_limit:g} s and were stopped",
@@ -69,7 +71,7 @@ def run(
         raise_first(failures)
     if code:
         raise LaunchError(
-            f"the job ended with exit code {code}:\n{''.join(last)}".rstrip(),
+            f"{reason(last, code)}; its last lines:\n{''.join(last)}".rstrip(),
             hint="`hpcflow help exit-codes` explains it",
         )
     return [result for result, _ in outcomes]
@@ -180,7 +182,21 @@ def stop(process: subprocess.Popen[str]) -> None:
             process.wait(GRACE_S)
 
 
-Failure = tuple[float, str, BaseException | None]
+def reason(lines: Sequence[str], code: int) -> str:
+    """Why the job failed, as `hpcflow run` said last, or else its exit code."""
+    found = [line for line in lines if line.startswith(FAILED)]
+    text = found[-1].removeprefix("hpcflow: ").strip() if found else "the job failed"
+    return text if f"exit code {code}" in text else f"{text} (exit code {code})"
+
+
+class Failure(NamedTuple):
+    """How the function failed on a rank."""
+
+    at: float  # by the clock of the rank, seconds since 1970
+    first: str  # type and message of the exception
+    line: str  # of the function, file:line; "" if it is not known
+    traceback: str
+    error: BaseException | None  # None if it cannot be sent
 
 
 def read_outcome(file: Path) -> tuple[Any, Failure | None]:
@@ -190,17 +206,19 @@ def read_outcome(file: Path) -> tuple[Any, Failure | None]:
     kind, *facts = pickle.loads(file.read_bytes())
     if kind == "result":
         return pickle.loads(facts[0]), None
-    at, text, data = facts
+    at, first, line, text, data = facts
     try:
         error = pickle.loads(data) if data is not None else None
     except Exception:  # an exception class whose constructor takes other arguments
         error = None
-    return None, (at, text, error)
+    return None, Failure(at, first, line, text, error)
 
 
-def raise_first(failures: Sequence[tuple[float, str, BaseException | None, int]]) -> None:
-    """Raise the failure that came first; others often follow from it."""
-    _, text, error, rank = min(failures, key=lambda failure: failure[0])
-    first = text.strip().rpartition("\n")[2]
-    message = f"rank {rank} raised {first}\n\n{text}".rstrip()
-    raise RankError(message, traceback=text, rank=rank) from error
+def raise_first(failures: Mapping[int, Failure]) -> None:
+    """Raise the failure that came first, by rank; others often follow from it."""
+    rank = min(failures, key=lambda rank: failures[rank].at)
+    failure = failures[rank]
+    line = failure.line.replace(f"{CELL}:", "cell, line ")
+    place = f"\n  in  {line}" if line else ""
+    message = f"rank {rank} raised {failure.first}{place}\n\n{failure.traceback}".rstrip()
+    raise RankError(message, traceback=failure.traceback, rank=rank) from failure.error
