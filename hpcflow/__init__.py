@@ -5,6 +5,7 @@ same (`hpcflow help tf1` lists them). A submodule is imported when one of its na
 """
 
 import os as _os
+import sys as _sys
 
 if _os.environ.get("HPCFLOW_PACK_FILE"):  # before any other module of hpcflow
     from hpcflow.platform import pack_importer as _pack_importer
@@ -17,6 +18,17 @@ from hpcflow.platform import cpu_threads
 from hpcflow.platform.lazy_imports import lazy_names, namespace
 
 cpu_threads.chosen_threads()  # sizes the pools of BLAS and OpenMP before numpy loads
+
+
+def _print_error(*raised: object) -> None:
+    """`sys.excepthook` until this process joins its job, for programs without a hook."""
+    from hpcflow.monitoring.users_traceback import print_error
+
+    print_error(*raised)  # type: ignore[arg-type]
+
+
+if _sys.excepthook is _sys.__excepthook__:
+    _sys.excepthook = _print_error
 
 __version__ = "0.1.0"
 newaxis = None  # x[..., hf.newaxis] adds an axis of size 1

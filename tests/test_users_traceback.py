@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -126,3 +127,55 @@ def test_ranks_of_other_hosts_are_summarized_from_the_run_directory(tmp_path: Pa
         path.write_text("{")
         os.utime(path, (2**33, 2**33))
         assert "exit code 7" in reader.last_lines(7)
+
+
+BROKEN = """import hpcflow as hf
+with hf.Graph().as_default():
+    hf.matmul(hf.zeros([2, 3]), hf.zeros([2, 3]))
+"""
+
+
+def plain_python(folder: Path, script: str, **environ: str) -> str:
+    """The standard error of `python broken.py`, which fails."""
+    (folder / "broken.py").write_text(script)
+    given = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environ}
+    words = [sys.executable, "broken.py"]
+    done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_plain_python_leaves_out_frames_of_libraries_before_a_session_exists(
+    tmp_path: Path,
+) -> None:
+    text = plain_python(tmp_path, BROKEN)
+    assert files_of(text) == {"broken.py"} and "line 3" in text
+    assert "inner sizes 3 and 2 differ" in text and "HPCFLOW_FULL_TRACEBACK=1" in text
+    full = plain_python(tmp_path, BROKEN, HPCFLOW_FULL_TRACEBACK="1")
+    assert {"broken.py", "matmul_ops.py"} <= files_of(full)
+
+
+def test_plain_python_leaves_them_out_after_a_session_exists_too(tmp_path: Path) -> None:
+    begun = "import hpcflow as hf\nhf.Session(hf.Graph())\n"
+    text = plain_python(tmp_path, begun + BROKEN)
+    assert files_of(text) == {"broken.py"} and text.count("ShapeError") == 1
+    full = plain_python(tmp_path, begun + BROKEN, HPCFLOW_FULL_TRACEBACK="1")
+    assert "matmul_ops.py" in files_of(full)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_hook_of_a_program_stays(before: bool, tmp_path: Path) -> None:
+    """Also if it was installed before hpcflow is imported, as by IPython."""
+    hook = (
+        "import sys\nsys.excepthook = lambda *e: print('my hook', e[0].__name__, file=sys.stderr)\n"
+    )
+    first, rest = BROKEN.split("\n", 1)
+    script = f"{hook}{BROKEN}" if before else f"{first}\n{hook}{rest}"
+    assert plain_python(tmp_path, script) == "my hook ShapeError\n"
+
+
+def test_errors_of_other_libraries_are_printed_as_python_does(tmp_path: Path) -> None:
+    fails = "import numpy as np\nnp.linalg.inv(np.zeros((2, 2)))\n"
+    expected = plain_python(tmp_path, "\n" + fails)
+    assert plain_python(tmp_path, "import hpcflow\n" + fails) == expected
+    assert len(files_of(expected)) > 1

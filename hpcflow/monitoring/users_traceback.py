@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from types import TracebackType
 
+from hpcflow.errors import HpcflowError
 from hpcflow.monitoring.stack_dump import is_library_file
+from hpcflow.platform.exception_translation import is_package_file
+from hpcflow.settings import Settings
 
-NOTE = "  (frames of libraries are left out; --set full_traceback=1 shows them)\n"
+NOTE = (
+    "  (frames of libraries are left out; --set full_traceback=1, or HPCFLOW_FULL_TRACEBACK=1 for "
+    "`python SCRIPT`, shows them)\n"
+)
 
 
 def users_traceback(error: BaseException, trace: TracebackType | None) -> str:
@@ -40,3 +47,27 @@ def _keep_users_frames(printed: traceback.TracebackException) -> bool:
     for member in getattr(printed, "exceptions", None) or ():
         hidden = _keep_users_frames(member) or hidden
     return hidden
+
+
+def print_error(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an error that ends a program before it has joined its job, as `sys.excepthook`.
+
+    One that was raised in hpcflow is printed without frames of libraries, all others as Python
+    prints them.
+    """
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)]
+    is_ours = isinstance(error, Exception) and any(map(is_package_file, frames))
+    if is_ours and not _prints_all_frames():
+        sys.stderr.write(users_traceback(error, trace))
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _prints_all_frames() -> bool:
+    """Whether the environment has the setting `full_traceback`."""
+    try:
+        return Settings.from_environ().full_traceback
+    except HpcflowError:  # the error to print comes first; a session will name the setting
+        return False

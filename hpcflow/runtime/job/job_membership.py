@@ -92,7 +92,10 @@ def join_job(**given: object) -> RankContext:
         else:
             _current = _create_context(settings, place)
         _tell_missing_pack()
-        sys.excepthook = functools.partial(abort_on_error.on_error, _current, sys.excepthook)
+        hook = sys.excepthook
+        is_imports = getattr(hook, "__module__", None) == "hpcflow"  # of `import hpcflow`
+        hook = sys.__excepthook__ if is_imports else hook
+        sys.excepthook = functools.partial(abort_on_error.on_error, _current, hook)
         atexit.register(_current.leave)
     return _current
 
