@@ -62,3 +62,38 @@ def test_sessions_datasets_and_checkpoints(tmp_path: Path) -> None:
 
 def test_classes_without_an_object_have_the_function() -> None:
     assert callable(hf.Tensor._repr_html_) and callable(hf.Graph._repr_html_)
+
+
+def test_variables() -> None:
+    with hf.Graph().as_default():
+        weights = hf.Variable([1.5, 2.5], name="weights")
+        large = hf.Variable(hf.zeros([100]), trainable=False, name="large")
+        assert re.search(r"weights.*float32.*\[2\].*trained \| yes", shown(weights))
+        with hf.Session() as session:
+            assert "value" not in shown(weights), "it is not initialized"
+            session.run(hf.global_variables_initializer())
+            session.graph.finalize()
+            assert "value | [1.5 2.5]" in shown(weights)
+            assert "value" not in shown(large) and "trained | no" in shown(large)
+        assert "value" not in shown(weights), "the session is closed"
+
+
+def test_models_and_histories() -> None:
+    layers = [hf.layers.Dense(3, name="first"), hf.nn.relu, hf.layers.Dense(1)]
+    model = hf.Sequential(layers)
+    text = shown(model)
+    assert "compiled | no" in text and "built | no" in text and "first | Dense" in text
+    assert model.outputs is None, "showing it builds nothing"
+    model.compile("adam", "mse", metrics=["mae"])
+    history = model.fit(np.ones((8, 2)), np.ones(8), epochs=12, verbose=0)
+    text = shown(model)
+    assert (
+        "optimizer | AdamOptimizer" in text
+        and "loss | mean_squared_error" in text
+        and "metrics | mae" in text
+    )
+    assert "parameters | 13, of which 13 are trained" in text and "[2, 3] | 6 | yes" in text
+    assert f"12 | {history.history['loss'][-1]:.4g} | {history.history['mae'][-1]:.4g}" in text
+    assert "epoch | loss | mae | 3 |" in shown(history), "the last ten epochs"
+    history.history[HOSTILE] = [0.5]
+    assert "alert(1)" in shown(history)

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpcflow.errors import GraphError
 from hpcflow.platform.exception_translation import translate_module
+from hpcflow.platform.lazy_imports import LazyMethod
 
 __all__ = [
     "CSVLogger",
@@ -95,6 +96,8 @@ class Callback:
 
 class History(Callback):
     """The values of each epoch: `history` maps names to lists; `epoch` has the epochs' numbers."""
+
+    _repr_html_ = LazyMethod("hpcflow.report.model_html", "history_html")
 
     def __init__(self) -> None:
         self.epoch: list[int] = []

@@ -32,6 +32,7 @@ from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
+from hpcflow.platform.lazy_imports import LazyMethod
 from hpcflow.runtime.job.job_membership import current_context
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.saver import Saver
@@ -56,6 +57,8 @@ def Input(shape: Sequence[int | None], dtype: Any = float32, name: str | None = 
 
 class ModelGraph:
     """The graph of a model, built and compiled; `Model` adds data, training and evaluation."""
+
+    _repr_html_ = LazyMethod("hpcflow.report.model_html", "model_html")
 
     def __init__(
         self,

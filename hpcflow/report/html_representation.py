@@ -35,7 +35,7 @@ def tensor_html(tensor: Any) -> str:
     if value is not None:
         text = np.array2string(value, threshold=MOST_VALUES, edgeitems=3)
         rows.append(("constant", text))
-    return _facts(f"Tensor {tensor.name}", rows)
+    return facts_table(f"Tensor {tensor.name}", rows)
 
 
 def graph_html(graph: Any) -> str:
@@ -51,7 +51,7 @@ def graph_html(graph: Any) -> str:
         ("finalized", "yes" if graph.finalized else "no"),
     ]
     plan = Plan({"": Partition("", nodes)}, (), "", Cluster())
-    return joined([_facts("Graph", rows), _picture(plan)])
+    return joined([facts_table("Graph", rows), _picture(plan)])
 
 
 def plan_html(plan: Any) -> str:
@@ -65,7 +65,7 @@ def plan_html(plan: Any) -> str:
         ("messages a step", f"{len(plan.edges):,}"),
         ("bytes a step", format_bytes(sum(edge.spec.nbytes for edge in plan.edges))),
     ]
-    return joined([_facts("Plan", rows), _picture(plan)])
+    return joined([facts_table("Plan", rows), _picture(plan)])
 
 
 def session_html(session: Any) -> str:
@@ -77,7 +77,7 @@ def session_html(session: Any) -> str:
         ("rank", f"{context.rank} of {context.size}"),
         ("devices", ", ".join(device.name for device in session.list_devices())),
     ]
-    return _facts("Session", rows)
+    return facts_table("Session", rows)
 
 
 def dataset_html(dataset: Any) -> str:
@@ -89,7 +89,7 @@ def dataset_html(dataset: Any) -> str:
         ("shuffle", f"{dataset.shuffle}, seed {dataset.seed}"),
     ]
     feeds = [(t.name, name_of(t.dtype), shape_text(t.shape)) for t in dataset.keys]
-    return joined([_facts("Dataset", rows), _rows(("feeds", "dtype", "shape"), feeds)])
+    return joined([facts_table("Dataset", rows), rows_table(("feeds", "dtype", "shape"), feeds)])
 
 
 def checkpoint_html(reader: Any) -> str:
@@ -102,7 +102,7 @@ def checkpoint_html(reader: Any) -> str:
         for name in sorted(shapes)
     ]
     head = ("array", "dtype", "shape", "bytes")
-    return joined([_facts(f"Checkpoint {reader.path}", rows), _rows(head, arrays)])
+    return joined([facts_table(f"Checkpoint {reader.path}", rows), rows_table(head, arrays)])
 
 
 def _node(op: Any) -> Node:
@@ -116,11 +116,13 @@ def _picture(plan: Plan) -> Html:
     return element("div", svg_of(picture_of(plan)), style="overflow-x: auto; margin-top: 0.5em")
 
 
-def _facts(title: str, rows: Iterable[tuple[str, str]]) -> Html:
-    return _rows((title, ""), list(rows))
+def facts_table(title: str, rows: Iterable[tuple[str, str]]) -> Html:
+    """Facts by name below a title."""
+    return rows_table((title, ""), list(rows))
 
 
-def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+def rows_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> Html:
+    """Rows below their head; of many the first, and the number of the others."""
     more = len(rows) - MOST_ROWS
     shown = [*rows[:MOST_ROWS]]
     if more > 0:

@@ -31,6 +31,7 @@ from hpcflow.ops.shape_inference import integer_argument, several
 from hpcflow.ops.variables.assignable_variable import Assignable
 from hpcflow.ops.variables.sparse_row_update_ops import RowUpdates, the_variable
 from hpcflow.platform.exception_translation import translate_exceptions
+from hpcflow.platform.lazy_imports import LazyMethod
 
 _HANDLE = NoGrad("a handle is not a number")
 _UPDATE = NoGrad("an update of state is not a function of its inputs")
@@ -174,6 +175,7 @@ class Variable(RowUpdates, Assignable):
 
     initial_value: Tensor
     initializer: Operation
+    _repr_html_ = LazyMethod("hpcflow.report.model_html", "variable_html")
 
     @accepts_and_ignores("validate_shape", "caching_device", "use_resource", "expected_shape")
     @accepts_and_ignores("import_scope", "aggregation")
