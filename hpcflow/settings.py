@@ -16,6 +16,12 @@ from hpcflow.ps.sync_rules import rule
 PREFIX = "HPCFLOW_"
 SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) *(?:([kmgt])(i)?)?b?", re.ASCII)
 KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"}
+CHOICES = {  # the values of settings that have few
+    "comm": ("auto", "mpi", "shared", "nccl"),
+    "dense": ("servers", "replicas"),
+    "save": ("background", "foreground"),
+    "pack": ("auto", "on", "off"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,13 +111,7 @@ class Settings:
         }
 
     def _check(self) -> None:
-        choices = {
-            "comm": ("auto", "mpi", "shared", "nccl"),
-            "dense": ("servers", "replicas"),
-            "save": ("background", "foreground"),
-            "pack": ("auto", "on", "off"),
-        }
-        for name, allowed in choices.items():
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise HpcflowError(
                     f"setting {name}={getattr(self, name)!r} is not one of {', '.join(allowed)}",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcflow.cli.completion import shown_actions
+from hpcflow.cli.completion import setting_values, shown_actions
 from hpcflow.cli.main import COMMANDS, main
 from hpcflow.settings import Settings
 
@@ -47,6 +47,18 @@ def test_bash_completes(script: str) -> None:
     assert completed(script, "run", "--set", "=") == fields
     assert completed(script, "help", "trouble") == ["troubleshooting"]
     assert completed(script, "completion", "") == ["bash", "zsh", "fish"]
+    assert completed(script, "run", "--sync", "") == ["async", "all", "backup:", "stale:"]
+    assert completed(script, "run", "--sync", "=", "ba") == ["backup:"]
+    assert completed(script, "plan", "--sync", "=") == ["async", "all", "backup:", "stale:"]
+    assert completed(script, "run", "--inject", "k") == ["kill:"]
+    assert completed(script, "sweep", "--mode", "") == ["min", "max"]
+    assert completed(script, "sweep", "train.py", "--search", "h") == ["halving"]
+    assert completed(script, "run", "--set", "comm", "=") == ["auto", "mpi", "shared", "nccl"]
+    assert completed(script, "run", "--set", "comm", "=", "s") == ["shared"]
+    assert completed(script, "run", "--set", "=", "pack", "=", "o") == ["on", "off"]
+    assert completed(script, "run", "--set", "overlap", "=", "") == ["0", "1"]
+    assert completed(script, "run", "--set", "stall_s", "=", "") == [], "any number"
+    assert completed(script, "run", "train.py", "--", "comm", "=") == [], "of the script"
     assert completed(script, "run", "tr") == [], "then bash completes names of files"
 
 
@@ -71,6 +83,16 @@ def test_zsh_and_fish_get_the_same_words(capsys: pytest.CaptureFixture[str], scr
                 option = f" -l {word[2:]}" if long else f" -s {word[1:]}"
                 assert any(f"{option} " in f"{line} " for line in here), (name, word)
     assert sum(" -l set " in line and "stall_s= " in line for line in lines) > 0
+    assert any("_from sweep" in line and "-l mode -r -f -a 'min max'" in line for line in lines)
+    assert any("-l sync -r -f -a 'async all backup: stale:'" in line for line in lines)
+    assert any(" -l set " in line and " comm=auto comm=mpi " in line for line in lines)
+
+
+def test_each_value_that_is_offered_is_taken() -> None:
+    for name, values in setting_values().items():
+        for value in values:
+            text = f"{value}1" if value.endswith(":") else value
+            Settings.from_environ({f"HPCFLOW_{name.upper()}": text})
 
 
 def test_the_man_page_has_all_commands_options_and_settings() -> None:

@@ -14,13 +14,26 @@ from collections.abc import Iterator
 from hpcflow.cli import help_topics
 from hpcflow.cli.main import COMMANDS
 from hpcflow.cli.terminal_output import EscapingParser, out
-from hpcflow.settings import Settings
+from hpcflow.platform.fault_specification import USAGES
+from hpcflow.settings import CHOICES, Settings
+
+RULES = ["async", "all", "backup:", "stale:"]
 
 BASH = """_hpcflow() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=""
   COMPREPLY=()
-  if [ "$prev" = "=" ]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
-  if [ "$cur" = "=" ]; then cur=""; fi
+  local at=$COMP_CWORD
+  if [ "$cur" = "=" ]; then cur=""; elif [ "$prev" = "=" ]; then at=$((at-1)); else at=0; fi
+  if [ "$at" -gt 2 ]; then
+    prev=${COMP_WORDS[at-1]}
+    case ${COMP_WORDS[at-2]}${COMP_WORDS[at-3]} in --set*|=--set)
+      case $prev in
+VALUES
+      esac
+      COMPREPLY=($(compgen -W "$words" -- "$cur"))
+      return ;;
+    esac
+  fi
   if [ "$COMP_CWORD" -eq 1 ]; then
     COMPREPLY=($(compgen -W "COMMANDS" -- "$cur"))
     return
@@ -34,6 +47,7 @@ BASH = """_hpcflow() {
 CASES
   esac
   COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  case ${COMPREPLY[0]} in *[:=]) compopt -o nospace 2>/dev/null ;; esac
 }
 complete -o default -F _hpcflow hpcflow
 """
@@ -68,10 +82,39 @@ def _bash_script() -> str:
         options = " ".join([*_options(name), "--help"])
         values = " ".join(_values(name))
         cases.append(f'    {name}) words="{values}"; if [ "${{cur:0:1}}" = "-" ]; then')
-        cases.append(f'      words="{options}"; fi ;;')
+        cases.append(f'      words="{options}"; fi')
+        cases.append("      case $prev in")
+        for words, choices in _option_values(name):
+            cases.append(f'        {"|".join(words)}) words="{" ".join(choices)}" ;;')
+        cases.append("      esac ;;")
     settings = " ".join(field.name for field in dataclasses.fields(Settings))
     text = BASH.replace("COMMANDS", " ".join(COMMANDS)).replace("CASES", "\n".join(cases))
-    return text.replace("SETTINGS", settings)
+    values = "\n".join(
+        f'        {name}) words="{" ".join(words)}" ;;' for name, words in setting_values().items()
+    )
+    return text.replace("SETTINGS", settings).replace("VALUES", values)
+
+
+def setting_values() -> dict[str, list[str]]:
+    """The values of the settings that have few; what ends in a colon takes a number."""
+    switches = {
+        field.name: ["0", "1"]
+        for field in dataclasses.fields(Settings)
+        if isinstance(field.default, bool)
+    }
+    return {**switches, **{name: list(words) for name, words in CHOICES.items()}, "sync": RULES}
+
+
+def _option_values(name: str) -> Iterator[tuple[list[str], list[str]]]:
+    """The options of a command whose values are few, with these values."""
+    for action in shown_actions(name):
+        words = action.option_strings
+        if words and action.choices:
+            yield words, [str(choice) for choice in action.choices]
+        elif "--sync" in words:
+            yield words, RULES
+        elif "--inject" in words:
+            yield words, [usage.partition(":")[0] + ":" for usage in USAGES]
 
 
 def _options(name: str) -> list[str]:
@@ -88,15 +131,23 @@ def _values(name: str) -> list[str]:
 
 
 def _fish_lines() -> Iterator[str]:
-    settings = " ".join(f"{field.name}=" for field in dataclasses.fields(Settings))
+    few = setting_values()
+    settings = " ".join(
+        f"{field.name}={value}"
+        for field in dataclasses.fields(Settings)
+        for value in few.get(field.name, [""])
+    )
     for name, line in COMMANDS.items():
         yield f"complete -c hpcflow -n __fish_use_subcommand -f -a {name} -d {_quoted(line)}"
         here = f"complete -c hpcflow -n {_quoted(f'__fish_seen_subcommand_from {name}')}"
+        values_of = {words[0]: values for words, values in _option_values(name)}
         for action in shown_actions(name):
             if action.option_strings:
                 words = " ".join(_fish_option(word) for word in action.option_strings)
                 value = "" if action.nargs == 0 else " -r"
                 value += f" -f -a {_quoted(settings)}" if "--set" in action.option_strings else ""
+                if given := values_of.get(action.option_strings[0]):
+                    value += f" -f -a {_quoted(' '.join(given))}"
                 about = "" if action.help is None else f" -d {_quoted(action.help)}"
                 yield f"{here} {words}{value}{about}"
         if values := " ".join(_values(name)):
