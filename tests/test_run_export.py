@@ -68,7 +68,7 @@ def test_csv_has_metrics_config_results_state_and_times(runs: list[str], tmp_pat
     assert {k[0] for k in one if k[1] == "val_loss"} == {"2"} and one["2", "val_loss"] == "0.75"
     assert (one["2", "time"], one["2", "samples"], one["2", "samples_per_second"]) == (
         "1772355602.5",
-        "128.0",
+        "128",
         "12.0",
     )
     whole = {name: value for (step, name), value in one.items() if step == ""}
@@ -85,7 +85,9 @@ def test_csv_has_metrics_config_results_state_and_times(runs: list[str], tmp_pat
         "result/best": "'-1+cmd|x",
         "result/classes": "[1, 2]",
         "seconds_to_first_step": "4.5",
-        "ranks": "2.0",
+        "ranks": "2",
+        "steps": "3",
+        "batch": "64",
     }
     assert {name: whole.get(name) for name in expected} == expected
 

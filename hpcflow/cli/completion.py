@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from hpcflow.cli import help_topics
 from hpcflow.cli.main import COMMANDS
@@ -105,7 +105,7 @@ def setting_values() -> dict[str, list[str]]:
     return {**switches, **{name: list(words) for name, words in CHOICES.items()}, "sync": RULES}
 
 
-def _option_values(name: str) -> Iterator[tuple[list[str], list[str]]]:
+def _option_values(name: str) -> Iterator[tuple[Sequence[str], list[str]]]:
     """The options of a command whose values are few, with these values."""
     for action in shown_actions(name):
         words = action.option_strings

@@ -16,6 +16,7 @@ from hpcflow.report.run_page import RunView
 from hpcflow.train.job_result import FIELDS
 
 COLUMNS = ("run", "step", "metric", "value")
+COUNTS = ("epoch", "samples")  # columns of metrics.csv that hold integers
 MOST_CHARACTERS = 6000  # of a text; MLflow's limit for parameters
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes a cell that begins so
 
@@ -50,7 +51,9 @@ def exported(view: RunView) -> ExportedRun:
         "wait_seconds": run.waited,
     }
     results: dict[str, float | str] = {
-        name: float(value) for name, value in numbers.items() if value is not None
+        name: value if isinstance(value, int) else float(value)
+        for name, value in numbers.items()
+        if value is not None
     }
     said = {n: v for n, v in view.result.said.items() if n not in FIELDS}
     return ExportedRun(
@@ -85,7 +88,7 @@ def _config(manifest: FileFacts) -> dict[str, str]:
 def _plain(value: Any) -> float | str:
     """A value of a JSON file as a number or a text on one line."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        return value
     text = escape_line(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
 
@@ -122,10 +125,11 @@ def _rows(run: ExportedRun) -> Iterator[tuple[str, str, str]]:
     for row in run.rows:
         for name, number in row.items():
             if name != "step":
-                yield f"{int(row['step'])}", _cell(name), f"{number!r}"
+                is_count = name in COUNTS and number.is_integer()
+                yield f"{int(row['step'])}", _cell(name), repr(int(number) if is_count else number)
 
 
 def _cell(value: float | str) -> str:
-    if isinstance(value, float):
+    if isinstance(value, (int, float)):
         return repr(value)
     return f"'{value}" if value.startswith(FORMULA) else value
