@@ -353,6 +353,7 @@ def run_mpirun(
     """Run mpirun on this host or on `several`, wait for its end, and return the job's exit code."""
     import subprocess
 
+    from hpcflow.launch.mpirun_banner import LET_OUTPUT_END_S, copy_without_banners
     from hpcflow.launch.mpirun_supervisor import MpirunProcess
     from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
     from hpcflow.monitoring.stall_watchdog import StallTimes
@@ -363,10 +364,15 @@ def run_mpirun(
     witness = LauncherWatchdog(ledgers(), times, not several) if hasattr(os, "pidfd_open") else None
     joined = witness.have_joined if witness is not None and not several else lambda: True
     pipe = subprocess.PIPE if several else None
-    mpirun = MpirunProcess(start, joined, stdout=pipe, stderr=pipe)
+    folds = start.is_openmpi and not several and not settings.full_traceback
+    errors = subprocess.PIPE if folds else pipe
+    mpirun = MpirunProcess(start, joined, stdout=pipe, stderr=errors)
+    copier = copy_without_banners(mpirun.process.stderr) if folds else None
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
     code = host_failure_tolerance.watch_mpirun(mpirun) if several else mpirun.wait()
+    if copier is not None:
+        copier.join(LET_OUTPUT_END_S)
     goes_on = settings.survive and code not in (0, ABORTED) and code < 128  # without the dead
     if witness is not None and code and not mpirun.stopping and not goes_on:
         # the exit code of MPICH's mpirun may be the number of the signal that killed a rank

@@ -119,7 +119,7 @@ def _add_to_mlflow(client: Any, experiment: str, run: ExportedRun) -> str:
     metrics += [
         Metric(result, value, end or begun or 0, 0)
         for result, value in results.items()
-        if isinstance(value, float)
+        if isinstance(value, (int, float))
     ]
     tags = {"state": run.state, "ended": run.ended}
     tags |= {result: value for result, value in results.items() if isinstance(value, str)}
