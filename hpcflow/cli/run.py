@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TAKES_SCRIPT = True
 LET_RANK_0_SPEAK_S = 2.0  # launchers end all ranks when one has failed
+ADD_FOLDER = "hpcflow_script_folder"  # -X option: Python was started with -P by hpcflow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -282,8 +283,8 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
     from hpcflow.monitoring import failure_summary
     from hpcflow.platform import pack_importer
 
-    program = [sys.executable, "-m", "hpcflow", "run", "-n", str(args.ranks), *set_options(chosen)]
-    program += [args.script, "--", *args.script_args]
+    program = [sys.executable, *path_options(), "-m", "hpcflow", "run", "-n", str(args.ranks)]
+    program += [*set_options(chosen), args.script, "--", *args.script_args]
     check_folder()
     settings = Settings.from_environ({**os.environ, **chosen})
     if settings.run_dir:
@@ -383,6 +384,19 @@ def run_mpirun(
     return code
 
 
+def path_options() -> list[str]:
+    """Options of Python by which ranks do not import files of the current folder.
+
+    A file `queue.py` there would replace Python's module. `run_script` then adds the script's
+    folder. Where hpcflow itself is in the current folder there are none.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    is_safe = getattr(sys.flags, "safe_path", True)  # Python 3.10 has no option -P
+    if is_safe or os.path.samefile(root, os.getcwd()):
+        return []
+    return ["-P", "-X", ADD_FOLDER]
+
+
 def check_folder() -> None:
     """Check that ranks, which run `python -m hpcflow`, would import this hpcflow.
 
@@ -412,8 +426,11 @@ def run_script(script: str, script_args: list[str]) -> int:
     file.
     """
     sys.argv[:] = [script, *script_args]
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = os.path.dirname(os.path.abspath(script))
+    folder = os.path.dirname(os.path.abspath(script))
+    if ADD_FOLDER in sys._xoptions:
+        sys.path.insert(0, folder)
+    elif not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
     try:
         runpy.run_path(script, run_name="__main__")
     except Exception as error:
