@@ -163,10 +163,12 @@ docs: $(VENV)/.ready-docs
 
 # All benchmarks, as benchmarks/run.py tells at the start, then benchmarks/RESULTS.md:
 # make bench TORCH=PYTHON TF=PYTHON JAX=PYTHON, each one that has the peer; ONLY="training_step tails".
-# SHORT=1 runs each once, to see that it works. Some need root.
+# SHORT=1 runs each once, to see that it works. Some need root; placement needs GRAPHS=DIR, training_times
+# TRAINING_TIMES=DIR.
 bench: $(VENV)/.ready-test
 	$(PY) benchmarks/run.py $(if $(TORCH),--torch $(TORCH)) $(if $(TF),--tf $(TF)) \
 	  $(if $(JAX),--jax $(JAX)) $(if $(wildcard $(MPIO)),--mpio $(MPIO)) \
+	  $(if $(GRAPHS),--graphs $(GRAPHS)) $(if $(TRAINING_TIMES),--training-times $(TRAINING_TIMES)) \
 	  $(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short)
 
 # Needs root: the experiments of the OSDI'16 paper on hosts with limited ports, about 14 minutes on a

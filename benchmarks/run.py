@@ -27,7 +27,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 LIMIT_S = 5400  # of one benchmark
 OTHERS = {"torch": "PyTorch", "tf": "TensorFlow", "jax": "JAX", "mpio": "h5py with MPI"}
-FOLDERS = {"graphs": "profiled graphs in the format of benchmarks/placement.py"}
+FOLDERS = {
+    "graphs": "profiled graphs, as placement.py reads them",
+    "training_times": "measured.csv and allreduce-a100, as training_times.py reads them",
+}
 
 
 class Benchmark(NamedTuple):
@@ -39,7 +42,7 @@ class Benchmark(NamedTuple):
     as_root: bool = False  # it makes hosts or a SLURM of its own
     on_gpu: bool = False
     short: str = "--rounds 1 --repeats 1"  # options of `--short`
-    folder: str = ""  # of FOLDERS: published data without which it is left out
+    folder: str = ""  # of FOLDERS, {} in the command: published data, left out without them
 
 
 ALL = ("torch", "tf", "jax")
@@ -80,7 +83,7 @@ PLAN = (
     Benchmark("sparse", "sparse.py --rounds 1 --repeats 5", ["tf"]),
     Benchmark("fairness", "fairness.py --update descent --rounds 1 --repeats 5", ["tf"]),
     Benchmark("balance", "balance.py --rounds 1 --repeats 5"),
-    Benchmark("placement", "placement.py all", short="--seconds 1", folder="graphs"),
+    Benchmark("placement", "placement.py all --graphs {}", short="--seconds 1", folder="graphs"),
     Benchmark("rules", "rules.py --rounds 2 --repeats 5"),
     Benchmark("many_workers", "many_workers.py --rounds 2 --repeats 5"),
     Benchmark("growth", "growth.py"),
@@ -106,15 +109,20 @@ PLAN = (
     Benchmark("reading", "reading.py --rounds 1 --repeats 4"),
     Benchmark("restart", "restart.py"),
     Benchmark("job_times", "job_times.py --repeats 4", as_root=True),
+    Benchmark(
+        "training_times",
+        "training_times.py --protocol {}/measured.csv --allreduce {}/allreduce-a100",
+        short="",
+        folder="training_times",
+    ),
 )
 
 
 def command(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) -> list[str]:
     """The command line of a benchmark, with the Pythons that were given."""
-    script, *options = shlex.split(one.command)
+    folder = os.path.abspath(getattr(arguments, one.folder) or "") if one.folder else ""
+    script, *options = (word.replace("{}", folder) for word in shlex.split(one.command))
     given = {name: getattr(arguments, name) for name in one.others}
-    if one.folder:
-        given[one.folder] = getattr(arguments, one.folder)
     others = [word for name, path in given.items() if path for word in (f"--{name}", path)]
     short = shlex.split(one.short) if arguments.short else []
     file = os.path.relpath(out / f"{one.name}.json", ROOT)
@@ -126,6 +134,11 @@ def minutes(one: Benchmark) -> float | None:
     file = report.RESULTS / f"{one.name}.json"
     spent = json.loads(file.read_text()).get("took_s") if file.exists() else None
     return None if spent is None else spent / 60
+
+
+def option(name: str) -> str:
+    """The option of a folder."""
+    return "--" + name.replace("_", "-")
 
 
 def announce(chosen: Sequence[Benchmark], arguments: argparse.Namespace) -> None:
@@ -144,6 +157,9 @@ def announce(chosen: Sequence[Benchmark], arguments: argparse.Namespace) -> None
         users = [one.name for one in chosen if name in one.others]
         if users and not getattr(arguments, name):
             print(f"without --{name} PYTHON: {package} is absent from {', '.join(users)}")
+    for one in chosen:
+        if one.folder and not getattr(arguments, one.folder):
+            print(f"without {option(one.folder)} FOLDER: {one.name} is left out")
 
 
 def ran(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) -> str:
@@ -151,7 +167,7 @@ def ran(one: Benchmark, arguments: argparse.Namespace, out: pathlib.Path) -> str
     if one.as_root and os.geteuid() != 0:
         return "left out: it needs root"
     if one.folder and not getattr(arguments, one.folder):
-        return f"left out: it needs --{one.folder} FOLDER"
+        return f"left out: it needs {option(one.folder)} FOLDER"
     if one.on_gpu and not os.path.exists("/dev/nvidia0"):
         return "left out: it needs a GPU"
     limit = ["timeout", "--kill-after=10", str(LIMIT_S)]
@@ -165,7 +181,7 @@ def main() -> None:
     for name, package in OTHERS.items():
         parser.add_argument(f"--{name}", metavar="PYTHON", help=f"a python that has {package}")
     for name, data in FOLDERS.items():
-        parser.add_argument(f"--{name}", metavar="FOLDER", help=f"a folder of {data}")
+        parser.add_argument(option(name), metavar="FOLDER", help=f"a folder of {data}")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME")
     parser.add_argument("--short", action="store_true", help="one repeat each, into run/bench")
     arguments = parser.parse_args()
