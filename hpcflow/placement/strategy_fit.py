@@ -28,6 +28,8 @@ RESIDUAL = 0.02  # standard deviation of what the terms leave out of a step, rel
 OWN, SHARED = 0.12, 0.08  # of a layer: own to a micro-batch; shared with near micro-batches
 LENGTH = 1.5  # factors of two between micro-batches over which the shared part decays
 LAST = 0.1  # of the vocabulary product
+LEAST_S, LARGEST_S = 1e-6, 1e6  # of a measured step
+LARGEST_MISS = 0.25  # mean of the rows of a fit; more is no fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +59,8 @@ def fit_predictor(
 ) -> StrategyPredictor:
     """The predictor that fits measured seconds of steps.
 
-    Errors: PlacementError for fewer than MINIMUM_ROWS rows, or a time that is not positive.
+    Errors: PlacementError for fewer than MINIMUM_ROWS rows, a time that is none of a step, or times
+    that no constants of a machine explain.
     """
     measured = np.asarray(seconds, float)
     if len(setups) < MINIMUM_ROWS or len(measured) != len(setups):
@@ -65,8 +68,11 @@ def fit_predictor(
             f"{len(setups)} setups and {len(measured)} times are not enough for a fit",
             hint=f"measure at least {MINIMUM_ROWS} setups",
         )
-    if not np.all(np.isfinite(measured) & (measured > 0)):
-        raise PlacementError("a measured time is not positive", hint="remove or repeat its row")
+    if not np.all((measured > LEAST_S) & (measured < LARGEST_S)):
+        raise PlacementError(
+            f"a measured time is not between {LEAST_S:g} and {LARGEST_S:g} s",
+            hint="give seconds of a step; remove or repeat its row",
+        )
     x = columns(setups, tables)
     shapes, which = np.unique(_shapes(x), axis=0, return_inverse=True)
     covariance = _covariance(shapes, shapes)
@@ -85,8 +91,22 @@ def fit_predictor(
         misses = np.log(step_seconds(x, constants, *factors)) - logs
         return np.concatenate([misses / RESIDUAL, point])
 
-    constants, layer, last = parts(minimize(residuals, np.zeros(count + 2 * len(shapes))))
+    start = np.zeros(count + 2 * len(shapes))
+    with np.errstate(over="ignore", invalid="ignore"):  # a step that leads to infinity is not taken
+        point = minimize(residuals, start)
+    _check_fit(RESIDUAL * residuals(point)[: len(logs)])
+    constants, layer, last = parts(point)
     return StrategyPredictor(tables, constants, shapes, np.linalg.solve(covariance, layer), last)
+
+
+def _check_fit(misses: Array) -> None:
+    """Errors: PlacementError if logarithms of time ratios are large on average."""
+    typical = float(np.mean(np.abs(misses)))
+    if not typical < LARGEST_MISS:
+        raise PlacementError(
+            f"measured times differ by {100 * np.expm1(min(typical, 99.0)):.0f} % from any fit",
+            hint="check times, sizes of the models and degrees of the rows",
+        )
 
 
 def _shapes(x: SetupColumns) -> Array:

@@ -61,9 +61,24 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         fit_predictor(few, [1.0] * len(few), tables)
     with pytest.raises(PlacementError, match="not enough"):
         fit_predictor(SETUPS[:20], [1.0] * 19, tables)
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(PlacementError, match="not positive"):
+    for wrong in (0.0, -1.0, 1e-7, 1e7, float("nan"), float("inf")):
+        with pytest.raises(PlacementError, match="not between"):
             fit_predictor(SETUPS[:20], [1.0] * 19 + [wrong], tables)
+
+
+def test_times_that_nothing_explains_are_refused() -> None:
+    """Equal strategies of equal models take times that differ by orders of magnitude."""
+    setups = SETUPS[:600:30]
+    noise = np.random.default_rng(5).permutation(np.geomspace(1e-3, 1e3, 2 * len(setups)))
+    with pytest.raises(PlacementError, match="from any fit"):
+        fit_predictor([*setups, *setups], noise.tolist(), strategy_machine.tables())
+
+
+def test_a_machine_far_from_the_usual_ranges_is_fitted_too() -> None:
+    slow, drawn = 1e4 * MEASURED, range(0, len(SETUPS), 20)
+    setups, times = [SETUPS[i] for i in drawn], slow[drawn].tolist()
+    predicted = fit_predictor(setups, times, strategy_machine.tables()).seconds(SETUPS)
+    assert np.abs(predicted / slow - 1).mean() < 0.3
 
 
 def test_least_squares_finds_a_curved_minimum() -> None:
