@@ -108,8 +108,9 @@ def at_random(rows: Rows) -> float:
 
 def parser() -> argparse.ArgumentParser:
     """The options; --help describes the columns."""
-    made = common.parser(__doc__)
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     names = "\n".join(f"  {name}" for name in (*COLUMNS, MEASURED))
     made.epilog = (
         f"columns of the CSV files, in any order, others are kept:\n{names}\n"
@@ -129,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="tables AR_GPU{n}_* of all-reduces: bytes, nanoseconds",
     )
+    made.add_argument("--out", metavar="FILE", help="the predicted rows, or the result as JSON")
     made.add_argument(
         "--vocabulary",
         type=int,
