@@ -72,6 +72,7 @@ class Settings:
     cuda_graphs: bool = True  # capture and replay steps on a GPU (help gpu)
     kernel_cache: str = ""  # folder of compiled kernels; "": in the user's cache folder; none: off
     plan_cache: str = ""  # folder of plans with their code; values as of kernel_cache
+    cost_cache: str = ""  # folder of machine profiles (help costs); values as of kernel_cache
     pack: str = "auto"  # `hpcflow run -n`: import hpcflow from one file: on, off, auto (help run)
     pack_cache: str = ""  # folder of these files; values as of kernel_cache
     inject: str = ""  # injected faults for a rehearsal, separated by `;` (help faults)

@@ -38,6 +38,8 @@ os.environ.setdefault(
 os.environ.setdefault("HPCFLOW_PACK_CACHE", os.environ["HPCFLOW_KERNEL_CACHE"])
 os.environ.setdefault("HPCFLOW_PLAN_CACHE", "none")  # what a test changes no plan is to remember
 
+os.environ.setdefault("HPCFLOW_COST_CACHE", "none")
+
 # Several processes share the cores: threads of OpenMP that wait leave them to the others.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -24,6 +24,7 @@ NAMED = re.compile(r"`hpcflow help ([a-z0-9-]+)`|(?<=\()help ([a-z0-9-]+)(?=\))"
 # What a page of the site says in place of `hpcflow help TOPIC`.
 GUIDES = {
     "checkpoints": "[Fault tolerance](survival.md)",
+    "costs": "[Costs](costs.md)",
     "deadlines": "[Deadlines](deadlines.md)",
     "environment": "[Environment variables](environment.md)",
     "exit-codes": "[Exit codes](exit-codes.md)",

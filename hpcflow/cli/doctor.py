@@ -1,8 +1,8 @@
 """Diagnose this installation, or all ranks of a job.
 
 Alone, the command examines this machine. Under srun or mpirun, or with -n, every rank examines its
-node, and the network between nodes is timed. Rank 0 prints one page. Exit code: 0 if a job could
-run, otherwise 1.
+node, and the network is timed; `hpcflow costs` shows these times later. Rank 0 prints one page.
+Exit code: 0 if a job could run, otherwise 1.
 """
 
 from __future__ import annotations
@@ -92,11 +92,14 @@ def _inspect_job(
     rank = rank_inspection.of_rank(launched_rank, settings)
     if rank.launch_error or not rank.world_size:  # no MPI world: the launcher's first rank reports
         return JobFacts([rank]) if launched_rank.rank == 0 else None
-    from hpcflow.doctor import network_benchmark
+    from hpcflow.doctor import measured_links, network_benchmark
 
     try:
-        return network_benchmark.gather(rank)
+        job = network_benchmark.gather(rank)
     except HpcflowError as error:  # report now: other ranks would wait for this rank's message
         err(f"hpcflow: rank {rank.rank} on {rank.node}: {error}")
         network_benchmark.mpi_communicator.world().abort(1)
         raise
+    if job is not None:
+        measured_links.keep_links(job, network_benchmark.SUMMED, settings.cost_cache)
+    return job

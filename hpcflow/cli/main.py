@@ -26,6 +26,7 @@ COMMANDS = {
     "check-job": "check a job script for errors that would make the job fail",
     "plan": "show how a script's graph is placed and partitioned over ranks, without running it",
     "cache": "show or remove the cached plans and kernels",
+    "costs": "show the measured costs of operations on this machine, and how well they predict",
     "inspect": "show what is in a checkpoint, and whether it is complete",
     "verify": "check every byte and the structure of checkpoints; name what is damaged",
     "diff": "compare two checkpoints, array by array",

@@ -1,4 +1,4 @@
-"""Network benchmark: pairs of nodes, a ring, an allreduce over all ranks, and clock offsets."""
+"""Network benchmark: pairs of nodes and within nodes, a ring, an allreduce, and clock offsets."""
 
 from __future__ import annotations
 
@@ -84,6 +84,22 @@ def time_pairs(leaders: MpiCommunicator, nodes: list[str]) -> list[tuple[str, st
     return timed_pairs
 
 
+def time_local_pair(world: MpiCommunicator, nodes: list[str]) -> list[tuple[str, str, list[float]]]:
+    """The timed pair of this node, on its first rank; every rank calls it, all nodes at once.
+
+    `nodes` are in the order of the ranks. A node with one rank has no pair.
+    """
+    here = nodes[world.rank]
+    first_two = [rank for rank, node in enumerate(nodes) if node == here][:2]
+    in_pair = len(first_two) == 2 and world.rank in first_two
+    pair = world.split_by(first_two[0] if in_pair else -1, world.rank)
+    if pair is None:
+        return []
+    timing = list(time_pair(pair))
+    pair.close()
+    return [(here, here, timing)] if world.rank == first_two[0] else []
+
+
 def time_ring(leaders: Communicator) -> float:
     """Seconds in which every node sends 1 MiB to the next."""
     out, into = np.zeros(SUMMED, np.uint8), np.zeros(SUMMED, np.uint8)
@@ -137,13 +153,18 @@ def gather(local_facts: RankFacts) -> JobFacts | None:
         together["ring"] = time_ring(leaders)
         local_facts.clock_s, local_facts.clock_within_s = clock_offsets(leaders)
     wait_for_requests(world.barrier())
+    local_rows = time_local_pair(world, nodes)
+    wait_for_requests(world.barrier())
     if world.size > 1:
         together["allreduce"] = min(time_sum(world) for _ in range(3))
-    texts = world.gather_text(json.dumps([dataclasses.asdict(local_facts), rows]))
+    texts = world.gather_text(json.dumps([dataclasses.asdict(local_facts), rows, local_rows]))
     if texts is None:
         return None
     reports = [json.loads(text) for text in texts]
-    ranks = [RankFacts.from_data(facts) for facts, _ in reports]
-    links = [NetworkLink(a, b, *values) for _, pairs in reports for a, b, values in pairs]
+    ranks = [RankFacts.from_data(facts) for facts, _, _ in reports]
+    links, local_links = (
+        [NetworkLink(a, b, *values) for report in reports for a, b, values in report[place]]
+        for place in (1, 2)
+    )
     skipped = f"; each node with {ALL_PAIRS - 1} others" if len(firsts) > ALL_PAIRS else ""
-    return JobFacts(ranks, links, together, skipped)
+    return JobFacts(ranks, links, local_links, together, skipped)

@@ -82,7 +82,10 @@ class FolderFacts:
 
 @dataclasses.dataclass
 class NetworkLink:
-    """Timings between the first ranks of two nodes: latency, bytes/s, seconds of an allreduce."""
+    """Timings between the first ranks of two nodes, or the first two of a node (a = b).
+
+    Latency, bytes/s each way, and seconds of an allreduce.
+    """
 
     a: str
     b: str
@@ -97,6 +100,7 @@ class JobFacts:
 
     ranks: list[RankFacts]
     links: list[NetworkLink] = dataclasses.field(default_factory=list)
+    local_links: list[NetworkLink] = dataclasses.field(default_factory=list)  # within a node
     together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce": s
     skipped: str = ""  # note on pairs that were not timed
 

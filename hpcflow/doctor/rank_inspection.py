@@ -141,11 +141,9 @@ def _see_cores(facts: RankFacts) -> None:
 
 def _see_blas(facts: RankFacts) -> None:
     """Query the library itself: a pool created before hpcflow's import keeps its size."""
-    import numpy as np
+    from hpcflow.kernels.machine_facts import blas_name
 
-    config: Any = np.show_config(mode="dicts")
-    blas = config.get("Build Dependencies", {}).get("blas", {})
-    facts.blas = f"{blas.get('name', '')} {blas.get('version', '')}".strip()
+    facts.blas = blas_name()
     for file in _mapped(LIBBLAS):
         library = ctypes.CDLL(file)
         names = (f"{head}{name}{tail}" for head in ("scipy_", "") for name in BLAS_THREADS

@@ -44,6 +44,7 @@ class CacheKind(NamedTuple):
 
 PLANS = CacheKind("plans", ".plan", "HPCFLOW_PLAN_CACHE")
 KERNELS = CacheKind("kernels", ".o", "HPCFLOW_KERNEL_CACHE")
+COSTS = CacheKind("costs", ".json", "HPCFLOW_COST_CACHE")  # of platform/machine_profile.py
 PACKS = CacheKind("packs", ".pack", "HPCFLOW_PACK_CACHE", 8)  # of several megabytes
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import sys
 import tempfile
@@ -57,16 +58,17 @@ def build_turn(artifact: str, instead: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, purpose: str) -> Iterator[int]:
+def exclusive(path: Path, purpose: str, limit_s: float = math.inf) -> Iterator[int]:
     """Mutual exclusion: only one process of the node runs the body, which does what `purpose` says.
 
     The folder of `path` must be this user's own. Yields the descriptor of the lock file, whose
     first NOTE_BYTES are free for notes.
 
-    Errors: OSError for a folder or file that is not this user's own, or cannot be locked.
+    Errors: OSError for a folder or file that is not this user's own, or cannot be locked; its
+            subclass TimeoutError if another process has the lock for `limit_s`.
     """
     with open_private(path.parent, path.name) as file:
-        _wait_for_lock(file, path, purpose)
+        _wait_for_lock(file, path, purpose, limit_s=limit_s)
         yield file
 
 
@@ -91,18 +93,22 @@ def _lock_usable(
     return True
 
 
-def _wait_for_lock(file: int, path: Path, purpose: str, ends: bool = False) -> None:
+def _wait_for_lock(
+    file: int, path: Path, purpose: str, ends: bool = False, limit_s: float = math.inf
+) -> None:
     """Take the lock and write the holder's identity; with `ends`, give up after PATIENCE_S.
 
     A process does not wait again for a holder for which a wait timed out.
 
-    Errors: OSError if the file cannot be locked.
+    Errors: OSError if the file cannot be locked; TimeoutError after `limit_s`.
     """
     start, logged, warned = time.monotonic(), False, False
     while not _try_lock(file):
         waited, holder = time.monotonic() - start, _holder(file)
         if ends and _in_vain.get(path) == holder:
             return
+        if waited >= limit_s:
+            raise TimeoutError(None, f"{holder} has the lock for {waited:.0f} s", str(path))
         if waited >= SAY_S and not logged:
             logged = True
             logger.info("waits for %s: %s has the lock %s", purpose, holder, path)

@@ -16,6 +16,7 @@ from hpcflow.plan.cost.cost_model import input_specs
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs, matmul_size, node_cost
 from hpcflow.plan.ir.program import Node
 from hpcflow.runtime.dynamic_types import Json
+from hpcflow.runtime.profile import call_costs
 from hpcflow.runtime.profile.profile_events import CodePlace, ProfileWindow
 from hpcflow.runtime.step.step_instance import CompiledPartition
 
@@ -58,19 +59,22 @@ def operation_rows(window: ProfileWindow, peaks: dict[str, RooflinePeaks]) -> li
     """A row for each operation and kind of time, sorted by descending time."""
     events = clipped_events(window)
     runs = _run_counts(window, events)
-    spent, each = Counter[tuple[int, str, str]](), dict[int, CompiledPartition]()
+    times, each = dict[tuple[int, str, str], list[int]](), dict[int, CompiledPartition]()
     for (number, _, _), took in zip(events, self_times(events), strict=True):
         place = window.places[number]
         if place.kind not in PYTHON:
-            spent[id(place.compiled), place.node, _event_kind(place)] += took
+            operation = id(place.compiled), place.node, _event_kind(place)
+            times.setdefault(operation, []).append(took)
             each[id(place.compiled)] = place.compiled
     joined: dict[tuple[str, ...], Json] = {}
-    for (key, name, kind), took in spent.items():
-        compiled = each[key]
+    for (key, name, kind), spent in times.items():
+        compiled, took = each[key], sum(spent)
         row = _operation_row(compiled, name, kind, runs[key, name], peaks)
+        row["timings"] = call_costs.node_timings(compiled, row, spent)
         same = joined.setdefault((row["plan"], row["task"], name, kind), row | {"seconds": 0.0})
         if same is not row and same["seconds"]:
             same["calls"] += row["calls"]
+            same["timings"] = call_costs.joined(same["timings"], row["timings"])
             for field in ("flops", "bytes", "least_seconds"):
                 both = same[field], row[field]
                 same[field] = None if None in both else sum(both)

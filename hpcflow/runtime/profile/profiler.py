@@ -27,7 +27,7 @@ from hpcflow.plan.ir.program import Node
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.device.device import Device
-from hpcflow.runtime.dynamic_types import KernelFunction, Value
+from hpcflow.runtime.dynamic_types import Json, KernelFunction, Value
 from hpcflow.runtime.profile.profile_events import CodePlace, ProfileWindow
 from hpcflow.runtime.profile.timed_code import timed
 from hpcflow.runtime.profile.wait_recorder import WaitRecorder
@@ -76,6 +76,7 @@ class Profiler(StepObserver):
         self.is_open = False
         self._writing: threading.Thread | None = None
         self._is_over = False
+        self._written: Json | None = None  # the profile, once it is written
         self._runs: dict[str, int] = {}  # label of a plan -> steps begun
         self._waits: _WindowWaits | None = None  # listens while the window is open
         accelerators = [d for d in context.devices.values() if d.kind != "cpu"]
@@ -186,6 +187,17 @@ class Profiler(StepObserver):
             self.close(max([end for _, _, end in window.events], default=0))
         self._join_writer()
         self._is_over = True
+        self._keep_costs()
+
+    def _keep_costs(self) -> None:
+        """Add the measured times to the profile of this machine, once."""
+        data, self._written = self._written, None
+        if data is not None:
+            from hpcflow.runtime.profile import call_costs
+
+            line = call_costs.keep(data, self.context.settings.cost_cache)
+            if line and self.context.is_chief:
+                logger.info("%s", line)
 
     def _join_writer(self) -> None:
         """Wait for the writing thread."""
@@ -202,6 +214,7 @@ class Profiler(StepObserver):
         data = profile_summary.profile_data(window, facts, self.peaks)
         trace = {"traceEvents": profile_summary.chrome_trace_events(window, facts)}
         window.events.clear()
+        self._written = data
         try:
             profile_summary.write_json(self.folder / f"rank-{rank}.json", data)
             profile_summary.write_json(self.folder / f"trace-{rank}.json", trace)

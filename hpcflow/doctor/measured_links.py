@@ -1,0 +1,53 @@
+"""Measured links: the network benchmark of a job as rows of the profile of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpcflow.doctor.rank_facts import JobFacts, NetworkLink
+from hpcflow.kernels.machine_facts import machine_facts
+from hpcflow.platform.machine_profile import MachineProfile, profile_file
+from hpcflow.platform.measured_costs import (
+    OTHER_NODE,
+    SAME_NODE,
+    CollectiveCost,
+    CollectiveKey,
+    LinkCost,
+    SampleSummary,
+)
+
+ALL_REDUCE = "all_reduce"
+
+
+def keep_links(job: JobFacts, summed_bytes: int, folder: str) -> bool:
+    """Add the measurements to the profile of this node; whether there were any and they are kept.
+
+    `summed_bytes` are those of one rank in the measured allreduces; `folder` is the setting
+    `cost_cache`. If the file cannot be written, a warning tells it.
+    """
+    measured = link_profile(job, summed_bytes)
+    if not measured.links and not measured.collectives:
+        return False
+    file = profile_file(machine_facts(), folder)
+    return file is not None and file.add(measured)
+
+
+def link_profile(job: JobFacts, summed_bytes: int) -> MachineProfile:
+    """Latency and bandwidth by kind of link, and the seconds of allreduces by ranks and nodes."""
+    links, collectives = list[LinkCost](), list[CollectiveCost]()
+    for kind, pairs, nodes in ((SAME_NODE, job.local_links, 1), (OTHER_NODE, job.links, 2)):
+        if pairs:
+            links.append(_link(kind, pairs))
+            key = CollectiveKey(ALL_REDUCE, summed_bytes, 2, nodes)
+            seconds = SampleSummary.of([pair.allreduce_s for pair in pairs])
+            collectives.append(CollectiveCost(key, seconds))
+    if "allreduce" in job.together:
+        key = CollectiveKey(ALL_REDUCE, summed_bytes, len(job.ranks), len(job.nodes))
+        seconds = SampleSummary.of([job.together["allreduce"]])
+        collectives.append(CollectiveCost(key, seconds))
+    return MachineProfile().merged(MachineProfile((), tuple(links), tuple(collectives)))
+
+
+def _link(kind: str, pairs: Sequence[NetworkLink]) -> LinkCost:
+    latency = SampleSummary.of([pair.latency_s for pair in pairs])
+    return LinkCost(kind, latency, SampleSummary.of([pair.bytes_per_s for pair in pairs]))
