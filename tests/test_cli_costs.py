@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -20,6 +21,7 @@ from hpcflow.kernels.machine_facts import machine_facts
 from hpcflow.launch import launcher_detection
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile, profile_file
 from hpcflow.platform.measured_costs import OperationCost, OperationKey, SampleSummary
+from tests.runtime.test_gpu import gpus  # noqa: F401
 
 ROOT = Path(__file__).parents[1]
 EVIL = "\x1b[31mred\r"
@@ -261,3 +263,16 @@ def test_the_doctor_keeps_what_it_measures(folder):
     assert link.key == "same node" and link.latency_s.mean == pytest.approx(pair["latency_s"])
     (total,) = here().read().collectives
     assert total.key.ranks == 2 and total.seconds.count == 2
+
+
+@pytest.mark.slow
+def test_a_calibration_measures_each_device(folder, capsys, monkeypatch, gpus):  # noqa: F811
+    """A double of a GPU, which refuses arrays of the host; it has no convolutions."""
+    few = [*itertools.islice(cost_calibration.all_cases(), 4)]
+    monkeypatch.setattr(cost_calibration, "all_cases", lambda: few)
+    monkeypatch.setattr(cost_calibration, "MOST_SAMPLES", 1)
+    monkeypatch.setattr(cost_calibration, "device_names", lambda *_: ["gpu:0", "cpu:0"])
+    asked(capsys, "--calibrate", "--seconds", "100")
+    kept = {(row.key.device, row.key.type, row.key.flops) for row in here().read().operations}
+    assert {(kind, "MatMul", 2 * 16**3) for kind in ("cpu", "gpu")} <= kept
+    assert {kind for kind, type_, _ in kept if type_ == "Fused: Add, Relu"} == {"cpu", "gpu"}

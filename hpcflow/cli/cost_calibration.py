@@ -125,28 +125,38 @@ def _measured(
 ) -> list[OperationCost]:
     """The rows of the operations of a case on the device `name`."""
     part = _lowered(case, name, devices, settings)
-    draw, values = np.random.default_rng(1), dict[Ref, Any]()
-    timed = [node for node in part.nodes.values() if has_kernel(node)]
-    rows = []
-    for feed in part.feeds:
-        device = device_of(part.nodes[feed], part.task, devices)
-        values[Ref(feed)] = device.from_host(_random(part.nodes[feed].specs[0], draw))
-    for node in timed:
-        device = device_of(node, part.task, devices)
-        run, outputs = _runner(node, part, device, [values[ref] for ref in node.inputs])
-        samples = _times(run, device, seconds / len(timed))
-        for index, value in enumerate(outputs()):
-            values[Ref(node.name, index)] = value
-        features = operation_features(node, cost_input_specs(node, part))
-        if features is not None:
-            provider = device.provider(device.choose(node, input_specs(node, part)))
-            threads = cpu_threads.chosen_threads().threads
-            key = OperationKey(
-                *(features.type, features.dtypes, provider, threads, device.kind),
-                *(features.flops, features.nbytes),
-            )
-            rows.append(OperationCost(key, SampleSummary.of(samples), int(time.time())))
+    draw, values, rows = np.random.default_rng(1), dict[Ref, Any](), list[OperationCost]()
+    count = sum(map(has_kernel, part.nodes.values()))
+    for node in part.nodes.values():
+        device, given = device_of(node, part.task, devices), [values[ref] for ref in node.inputs]
+        if has_kernel(node):
+            run, outputs = _runner(node, part, device, given)
+            samples = _times(run, device, seconds / count)
+            for index, value in enumerate(outputs()):
+                values[Ref(node.name, index)] = value
+            rows += _row(node, part, device, samples)
+        elif given:  # a copy between devices
+            source = device_of(part.nodes[node.inputs[0].node], part.task, devices)
+            values[Ref(node.name)] = device.from_host(source.to_host(given[0]))
+        else:
+            values[Ref(node.name)] = device.from_host(_random(node.specs[0], draw))
     return rows
+
+
+def _row(
+    node: Node, part: Partition, device: Device, samples: Sequence[float]
+) -> list[OperationCost]:
+    """The row of an operation; [] if its features are not known."""
+    features = operation_features(node, cost_input_specs(node, part))
+    if features is None:
+        return []
+    provider = device.provider(device.choose(node, input_specs(node, part)))
+    threads = cpu_threads.chosen_threads().threads
+    key = OperationKey(
+        *(features.type, features.dtypes, provider, threads, device.kind),
+        *(features.flops, features.nbytes),
+    )
+    return [OperationCost(key, SampleSummary.of(samples), int(time.time()))]
 
 
 def _lowered(

@@ -27,7 +27,7 @@ from hpcflow.platform.record_files import read_json_object, unreadable_error
 from hpcflow.platform.terminal_escaping import escape_line
 
 FORMAT = "hpcflow-costs-1"  # also part of the file's name
-MOST_ROWS = 4096  # of operations; those that were not measured for the longest time are removed
+MOST_ROWS = 2048  # of operations; those that were not measured for the longest time are removed
 PATIENCE_S = 20.0  # longest wait for the lock of the file
 
 

@@ -67,7 +67,8 @@ class SampleSummary:
 
     def as_data(self) -> dict[str, Any]:
         """As JSON."""
-        return {**dataclasses.asdict(self), "points": [list(point) for point in self.points]}
+        moments = {"count": self.count, "mean": self.mean, "variance": self.variance}
+        return {**moments, "points": list(map(list, self.points))}
 
     @classmethod
     def from_data(cls, data: Any) -> SampleSummary:

@@ -7,10 +7,11 @@ least squares of relative errors, and corrected by the errors of the rows with s
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,11 +61,8 @@ class OperationCosts:
             key = row.key
             self._by_type.setdefault((key.device, key.type), []).append(row)
             self._measured.setdefault((_features(row), key.device, key.threads), []).append(row)
-        self._shortest: dict[str, float] = {}  # by device: the time of the fastest kernel
-        for row in self.rows:
-            shortest = self._shortest.get(row.key.device, math.inf)
-            self._shortest[row.key.device] = min(shortest, row.seconds.median)
-        self._models: dict[tuple[_Operation, str], tuple[_Model | None, str]] = {}
+        self._tables: dict[tuple[str, str], _Table | None] = {}  # by device, and type or family
+        self._models: dict[tuple[str, str, int], _Model] = {}
 
     def seconds(
         self, node: Node, inputs: Sequence[Spec], threads: int, provider: str = ""
@@ -74,6 +72,7 @@ class OperationCosts:
         `inputs` are the specs of its inputs as of `cost_input_specs`: that of a handle is the spec
         of its variable. `node` is as it runs: after fusion a loop has a time, not its operations.
         `provider` is that of the kernel that runs it; "": any. A node without work takes 0 s.
+        Messages and collectives have no kernels: their times depend on links, not on this.
         """
         if node.row.work == "nothing":
             return Estimate(0.0, 0.0, 0.0, CONSTANTS)
@@ -91,96 +90,150 @@ class OperationCosts:
         if rows:
             seconds = max(rows, key=lambda row: row.seconds.count).seconds
             return Estimate(seconds.median, seconds.quantile(LOW), seconds.quantile(HIGH), MEASURED)
-        operation = _Operation(features.type, features.dtypes, device, threads)
-        if (operation, provider) not in self._models:
-            self._models[operation, provider] = self._model(operation, provider, None)
-        return _modelled(features, *self._models[operation, provider])
+        return self._modelled(features, device, threads, provider)
 
     def left_out(self, row: OperationCost) -> Estimate:
         """The estimate for a row from the rows of other features: how good the model is for it."""
         key = row.key
-        operation = _Operation(key.type, key.dtypes, key.device, key.threads)
-        features = _features(row)
-        return _modelled(features, *self._model(operation, key.provider, features))
+        return self._modelled(_features(row), key.device, key.threads, key.provider, True)
 
-    def _model(
-        self, operation: _Operation, provider: str, without: OperationFeatures | None
-    ) -> tuple[_Model | None, str]:
-        """The model for an operation, without rows of some features, and the source of its rows."""
-        threads = operation.threads
+    def _modelled(
+        self,
+        features: OperationFeatures,
+        device: str,
+        threads: int,
+        provider: str,
+        leaves_out: bool = False,
+    ) -> Estimate:
+        """The estimate of the nearest kind of rows; `leaves_out` rows of the same features."""
+        family = f"{features.type.partition(':')[0]}:"  # fused loops are near to each other
+        kinds = ((SAME_TYPE, features.type), (OTHER_TYPES, family), (OTHER_TYPES, ""))
+        for source, kind in kinds:
+            table = self._table(device, kind)
+            if table is None:
+                continue
+            if leaves_out:
+                kept = table.others(features)
+                if not kept.any():
+                    continue
+                model = _Model(table.selected(table.nearest(threads, kept)))
+            else:
+                if (device, kind, threads) not in self._models:
+                    everything = np.ones(len(table.seconds), bool)
+                    rows = table.selected(table.nearest(threads, everything))
+                    self._models[device, kind, threads] = _Model(rows)
+                model = self._models[device, kind, threads]
+            return model.estimate(features, provider, self._shortest(device), source)
+        return _interval(_constant_seconds(features), CONSTANTS_SPREAD, CONSTANTS)
 
-        def distance(row: OperationCost) -> float:
-            return abs(math.log(row.key.threads / threads))
+    def _table(self, device: str, kind: str) -> _Table | None:
+        """The rows of a type, of a family (`Fused:`), or of all types (""); None without rows."""
+        if (device, kind) not in self._tables:
+            rows = self._by_type.get((device, kind), [])
+            if not kind or kind.endswith(":"):
+                on_device = (row for row in self.rows if row.key.device == device)
+                rows = [row for row in on_device if row.key.type.startswith(kind)]
+            self._tables[device, kind] = _Table.of(rows) if rows else None
+        return self._tables[device, kind]
 
-        for source, candidates in self._candidates(operation):
-            rows = [row for row in candidates if _features(row) != without]
-            if rows:
-                nearest = min(map(distance, rows))
-                rows = [row for row in rows if distance(row) <= nearest]
-                shortest = self._shortest[operation.device]
-                return _Model(rows, operation, provider, shortest), source
-        return None, CONSTANTS
-
-    def _candidates(self, operation: _Operation) -> Iterator[tuple[str, Sequence[OperationCost]]]:
-        """The nearest kind of rows first; fused loops of other operations are near to a loop."""
-        yield SAME_TYPE, self._by_type.get((operation.device, operation.type), [])
-        family = f"{operation.type.partition(':')[0]}:"
-        on_device = [row for row in self.rows if row.key.device == operation.device]
-        yield OTHER_TYPES, [row for row in on_device if row.key.type.startswith(family)]
-        yield OTHER_TYPES, on_device
+    def _shortest(self, device: str) -> float:
+        """The time of the fastest kernel: no operation takes less."""
+        table = self._table(device, "")
+        return float(table.seconds.min()) if table is not None else 0.0
 
 
-class _Operation(NamedTuple):
-    """What a model is for: operations of any size."""
+@dataclasses.dataclass(frozen=True)
+class _Table:
+    """Rows as arrays; equal texts have equal numbers, by `names`."""
 
-    type: str
-    dtypes: tuple[str, ...]
-    device: str
-    threads: int
+    names: dict[Any, int]
+    sizes: np.ndarray  # FLOPs, bytes
+    pairs: np.ndarray  # numbers of equal sizes
+    seconds: np.ndarray  # medians
+    threads: np.ndarray
+    types: np.ndarray
+    dtypes: np.ndarray
+    providers: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[OperationCost]) -> _Table:
+        names: dict[Any, int] = {}
+
+        def numbers(values: Iterable[Any]) -> np.ndarray:
+            return np.array([names.setdefault(value, len(names)) for value in values])
+
+        keys = [row.key for row in rows]
+        sizes = [(key.flops, key.nbytes) for key in keys]
+        return cls(
+            names,
+            np.array(sizes, float),
+            numbers(sizes),
+            np.array([row.seconds.median for row in rows]),
+            np.array([key.threads for key in keys], float),
+            numbers(key.type for key in keys),
+            numbers(key.dtypes for key in keys),
+            numbers(key.provider for key in keys),
+        )
+
+    def number(self, name: Any) -> int:
+        """The number of a name, -1 for one that no row has."""
+        return self.names.get(name, -1)
+
+    def selected(self, kept: np.ndarray) -> _Table:
+        arrays = [getattr(self, field.name)[kept] for field in dataclasses.fields(self)[1:]]
+        return _Table(self.names, *arrays)
+
+    def others(self, features: OperationFeatures) -> np.ndarray:
+        """Which rows have other features."""
+        same = self.pairs == self.number((features.flops, features.nbytes))
+        same &= self.types == self.number(features.type)
+        return ~(same & (self.dtypes == self.number(features.dtypes)))
+
+    def nearest(self, threads: int, kept: np.ndarray) -> np.ndarray:
+        """Which of the kept rows have the number of threads that is nearest to `threads`."""
+        distances = np.abs(np.log(self.threads / threads))
+        return kept & (distances <= distances[kept].min())
 
 
 class _Model:
-    """The model of the time of some rows; no operation takes less than `shortest` seconds."""
+    """The model of the time of some rows."""
 
-    def __init__(
-        self, rows: Sequence[OperationCost], operation: _Operation, provider: str, shortest: float
-    ) -> None:
-        self._shortest = shortest
-        self._logs = np.array([_log_features(_features(row)) for row in rows])
-        seconds = np.array([row.seconds.median for row in rows])
-        columns = np.array([[1.0, row.key.flops, row.key.nbytes] for row in rows])
+    def __init__(self, rows: _Table) -> None:
+        self._rows = rows
         self._coefficients: np.ndarray | None = None
         self._scale = 1.0
-        if len({(row.key.flops, row.key.nbytes) for row in rows}) >= FITTED_ROWS:
-            self._coefficients = _non_negative_least_squares(columns / seconds[:, None])
+        constants = KERNEL_START_S + np.max(rows.sizes / (FLOPS, BYTES), axis=1)
+        if len(np.unique(rows.pairs)) >= FITTED_ROWS:
+            columns = np.column_stack((np.ones(len(rows.seconds)), rows.sizes))
+            self._coefficients = _non_negative_least_squares(columns / rows.seconds[:, None])
+            base = np.maximum(columns @ self._coefficients, rows.seconds.min())
         else:
-            ratios = [
-                math.log(row.seconds.median / _constant_seconds(_features(row))) for row in rows
-            ]
-            self._scale = math.exp(sum(ratios) / len(ratios))
-        base = np.array([self._base(_features(row)) for row in rows])
-        self._errors = np.log(seconds / base)
+            self._scale = math.exp(np.mean(np.log(rows.seconds / constants)))
+            base = self._scale * constants
+        self._errors = np.log(rows.seconds / base)
+        self._logs = np.log1p(rows.sizes)
         spread = float(np.quantile(np.abs(self._errors), HIGH))
         least = LEAST_SPREAD if self._coefficients is not None else SCALED_SPREAD
         self._spread = max(spread, least)
-        unlike = [
-            (row.key.dtypes != operation.dtypes) + (provider not in ("", row.key.provider))
-            for row in rows
-        ]
-        self._likeness = np.exp(-np.array(unlike, float))
 
-    def estimate(self, features: OperationFeatures, source: str) -> Estimate:
-        """The estimate of an operation."""
-        distances = np.sum((self._logs - _log_features(features)) ** 2, axis=1)
-        weights = self._likeness * np.exp(-distances / NEAR)
+    def estimate(
+        self, features: OperationFeatures, provider: str, shortest: float, source: str
+    ) -> Estimate:
+        """The estimate of an operation; it takes at least `shortest` seconds."""
+        size = np.array([features.flops, features.nbytes], float)
+        rows = self._rows
+        unlike = (rows.dtypes != rows.number(features.dtypes)).astype(float)
+        if provider:
+            unlike += rows.providers != rows.number(provider)
+        distances = np.sum((self._logs - np.log1p(size)) ** 2, axis=1) / NEAR + unlike
+        weights = np.exp(-distances)
         correction = float(weights @ self._errors / (weights.sum() + NO_CORRECTION))
-        return _interval(self._base(features) * math.exp(correction), self._spread, source)
-
-    def _base(self, features: OperationFeatures) -> float:
         if self._coefficients is None:
-            return self._scale * _constant_seconds(features)
-        terms = (1.0, features.flops, features.nbytes)
-        return max(self._shortest, float(self._coefficients @ terms))
+            base = self._scale * _constant_seconds(features)
+        else:
+            base = float(self._coefficients[0] + self._coefficients[1:] @ size)
+        median = max(shortest, max(shortest, base) * math.exp(correction))
+        return _interval(median, self._spread, source)
 
 
 def _non_negative_least_squares(columns: np.ndarray) -> np.ndarray:
@@ -192,7 +245,7 @@ def _non_negative_least_squares(columns: np.ndarray) -> np.ndarray:
     for number in (1, 2, 3):
         for kept in map(list, combinations(range(3), number)):
             x = np.linalg.lstsq(gram[np.ix_(kept, kept)], sums[kept], rcond=None)[0]
-            error = float(np.sum((scaled[:, kept] @ x - 1.0) ** 2))
+            error = float(x @ gram[np.ix_(kept, kept)] @ x - 2.0 * sums[kept] @ x)
             if x.min() >= 0.0 and error < least:
                 best, least = np.zeros(3), error
                 best[kept] = x
@@ -204,18 +257,8 @@ def _features(row: OperationCost) -> OperationFeatures:
     return OperationFeatures(key.type, key.dtypes, key.flops, key.nbytes)
 
 
-def _log_features(features: OperationFeatures) -> tuple[float, float]:
-    return math.log1p(features.flops), math.log1p(features.nbytes)
-
-
 def _constant_seconds(features: OperationFeatures) -> float:
     return KERNEL_START_S + max(features.flops / FLOPS, features.nbytes / BYTES)
-
-
-def _modelled(features: OperationFeatures, model: _Model | None, source: str) -> Estimate:
-    if model is None:
-        return _interval(_constant_seconds(features), CONSTANTS_SPREAD, CONSTANTS)
-    return model.estimate(features, source)
 
 
 def _interval(median: float, spread: float, source: str) -> Estimate:
