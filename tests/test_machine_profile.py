@@ -31,11 +31,20 @@ ROOT = Path(__file__).parents[1]
 MACHINE = {"cpu": "a", "cores": "2"}
 EVIL = "\x1b[31mred\r"
 WRITER = """
-import sys
+import sys, time
 from pathlib import Path
 from tests.test_machine_profile import MACHINE, operation
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile
-file, me = ProfileFile(Path(sys.argv[1]), MACHINE), int(sys.argv[2])
+folder, me, known = Path(sys.argv[1]), int(sys.argv[2]), ProfileFile._known
+def slowly(file):
+    found = known(file)
+    time.sleep(0.01)  # in which the other may write
+    return found
+ProfileFile._known = slowly
+file = ProfileFile(folder, MACHINE)
+(folder / f"ready{me}").touch()
+while not (folder / f"ready{1 - me}").exists():
+    time.sleep(0.001)
 for i in range(20):
     rows = operation(7, [1e-3 * (me + 1)]), operation(1000 * (me + 1) + i, [1e-3])
     assert file.add(MachineProfile(rows))
