@@ -17,7 +17,7 @@ LEAVES = {"errors", "settings", "platform", "launch", "sync_rules"}  # standard 
 MONITORING = LEAVES | {"monitoring"}
 GRAPH = LEAVES | {"graph"}
 OPS = GRAPH | {"ops"}
-PLAN = OPS | {"autodiff", "codegen", "plan", "lowering"}
+PLAN = OPS | {"autodiff", "codegen", "plan", "lowering", "placement"}
 RUNTIME = PLAN | {"kernels", "comm", "monitoring", "runtime"}
 OF_GRAPH = {  # all that they may know of the graph; rows of ops name the modules of their kernels
     "kernels": {"hpcflow.graph.dtypes", "hpcflow.graph.op_registry"},
@@ -29,6 +29,7 @@ MAY_KNOW = {
     "graph": GRAPH,
     "ops": OPS,
     "namespaces": LEAVES,
+    "placement": LEAVES | {"placement"},
     "layers": OPS | {"layers"},
     "logging": LEAVES | {"logging"},
     "gfile": LEAVES | {"gfile"},
