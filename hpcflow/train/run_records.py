@@ -154,9 +154,12 @@ class RunLog:
                 {"seconds": round(clock - self._begun, 4), "step": step, "server": server, **load}
             )
 
-    def first_step(self, seconds: float) -> None:
-        """Record the time from the launch of the job until the end of the chief's first step."""
-        self._manifest.update(seconds_to_first_step=seconds)
+    def first_step(self, seconds: float, plan: str) -> None:
+        """Record the time from the launch of the job until the end of the chief's first step.
+
+        `plan` is the digest of the plan of this step.
+        """
+        self._manifest.update(seconds_to_first_step=seconds, plan=plan)
         self._write_if_possible()
 
     def slow(self, stragglers: Sequence[Mapping[str, Any]]) -> None:

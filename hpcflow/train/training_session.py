@@ -292,7 +292,7 @@ class TrainingSession(Session):
         """Record the time since the launch of the job."""
         self._seconds_to_first_step = round(time.time() - launch_time(), 3)
         if self._log is not None:
-            self._log.first_step(self._seconds_to_first_step)
+            self._log.first_step(self._seconds_to_first_step, self.context.plans.digest)
 
     def _watch_feeds(self) -> EqualFeeds | None:
         """What compares the first batches of synchronous replicas; None for others."""

@@ -1,15 +1,20 @@
-"""Graph fingerprint: digests by which ranks check that they built the same graph."""
+"""Graph fingerprint: digests by which ranks check that they built the same graph.
+
+The digest of a plan tells whether a prediction and a run are of the same plan.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpcflow.graph.dtypes import text_of
 from hpcflow.graph.function_body import Function, all_operations
 from hpcflow.graph.graph import Graph, Operation
+from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.attribute_values import canonical
+from hpcflow.plan.ir.program import Edge, Partition, Plan
 
 
 class OpDigest(NamedTuple):
@@ -87,3 +92,42 @@ def _portable_attributes(attrs: dict[str, object]) -> dict[str, object]:
         k: getattr(v, "__qualname__", type(v).__name__) if canonical(v)[0] == "object" else v  # type: ignore[index]
         for k, v in attrs.items()
     }
+
+
+def plan_digest(plan: Plan) -> str:
+    """Return the digest of a plan: of what its ranks hold, are fed, send and sum.
+
+    Lowering does not change it, nor do paths, lines, libraries or the number of threads.
+    """
+    cluster = plan.cluster
+    facts = [cluster.workers, cluster.servers, cluster.tasks_per_replica, cluster.mode]
+    facts += [str(cluster.sync) if cluster.mode == "ps" else "", _plan_facts(plan)]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _plan_facts(plan: Plan) -> list[Any]:
+    parts = [(task, _part_facts(part)) for task, part in sorted(plan.parts.items())]
+    edges = sorted(map(_edge_facts, plan.edges))
+    return [plan.driver, parts, edges, None if plan.round is None else _plan_facts(plan.round)]
+
+
+def _part_facts(part: Partition) -> list[Any]:
+    """Feeds, fetches, variables and collectives of a partition."""
+    nodes = part.nodes.values()
+    held = [(n.name, _handle_facts(n.attrs)) for n in nodes if n.row.variable == "handle"]
+    feeds = [(name, [_spec_facts(spec) for spec in part.nodes[name].specs]) for name in part.feeds]
+    sums = [(n.name, [_spec_facts(spec) for spec in n.specs]) for n in nodes if n.row.collective]
+    return [feeds, [str(ref) for ref in part.fetches], sorted(held), sums]
+
+
+def _handle_facts(attrs: dict[str, Any]) -> tuple[str, str]:
+    return text_of(attrs["dtype"]), str(tuple(attrs["shape"]))
+
+
+def _edge_facts(edge: Edge) -> tuple[str, ...]:
+    spec = _spec_facts(edge.spec)
+    return (edge.source, edge.dest, str(edge.ref), *spec, str(edge.token), edge.frame)
+
+
+def _spec_facts(spec: Spec) -> tuple[str, str]:
+    return text_of(spec.dtype), str(spec.shape)

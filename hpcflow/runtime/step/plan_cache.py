@@ -34,6 +34,7 @@ from hpcflow.plan.listing.pass_listing import PassRecord
 from hpcflow.plan.pass_list import plan_program, pruned
 from hpcflow.plan.pass_row import Watch
 from hpcflow.plan.serialization import plan_cache_format
+from hpcflow.plan.serialization.graph_fingerprint import plan_digest
 from hpcflow.plan.serialization.plan_cache_key import (
     LEAST_NODES,
     plan_cache_key,
@@ -97,6 +98,7 @@ class PlanCache:
         self.on_training_plan: Callable[[Plan], None] | None = None  # of the chief, once
         self._computed, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
+        self.digest = ""  # of the first training plan, on a chief with a run directory
         path, devices = context.settings.plan_cache, context.devices.values()
         ours = all(type(dev).__module__ == device.__name__ for dev in devices)
         self.folder = None  # None also for user-defined devices, or without generated kernels
@@ -119,6 +121,8 @@ class PlanCache:
         self._is_logged = True
         if self.on_training_plan is not None:
             self.on_training_plan(plan)
+        if self.context.settings.run_dir:
+            self.digest = plan_digest(plan)
         logger.info("first training step: %s", costs)
         for line in suspicious_graph_warnings.suspicious_graph_warnings(graph):
             logger.warning(line)

@@ -1,0 +1,146 @@
+"""Step prediction: the time of a plan's step on a network, by replays of the plan.
+
+The median and the 90th percentile come from replays in which each task takes the median of its
+time. The interval is that of the median step: from a replay in which all tasks take the low ends of
+their times to one in which they take the high ends. It does not cover errors of the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpcflow.placement.job_replay import JobSettings, JobTimes, ReplicaClass, replay_job
+from hpcflow.placement.network import Network
+from hpcflow.plan.cost.memory_estimate import MemoryEstimate
+from hpcflow.plan.cost.replay_of_plan import (
+    NodeSeconds,
+    model_seconds,
+    one_rank_seconds,
+    samples_of,
+    template_of,
+)
+from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.serialization.graph_fingerprint import plan_digest
+
+FORMAT = "hpcflow-prediction-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPrediction:
+    """A prediction; times in seconds.
+
+    `low` and `high` are the interval of the median. `samples` are those of one replica's step, 0 if
+    unknown. `memory` has bytes by task. `busy` is the share of the time in which each resource is
+    busy. `efficiency` is the rate of a rank by that of one rank alone that has the batch of a
+    replica.
+    """
+
+    plan: Plan
+    network: Network
+    settings: JobSettings
+    repeats: int
+    median: float
+    p90: float
+    low: float
+    high: float
+    steps_per_second: float
+    samples: int
+    one_rank: float
+    memory: Mapping[str, int]
+    busy: Mapping[str, float]
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks, servers included."""
+        return self.plan.cluster.workers + self.plan.cluster.servers
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples of all replicas in a second; 0 if unknown."""
+        return self.samples * self.steps_per_second
+
+    @property
+    def efficiency(self) -> float:
+        """The rate of a rank, relative to one rank that works alone."""
+        return self.steps_per_second * self.one_rank / self.ranks
+
+    @property
+    def limit(self) -> str:
+        """The resource that is busy for the largest share of the time."""
+        return max(self.busy, key=self.busy.__getitem__, default="")
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the prediction as JSON data."""
+        cluster = self.plan.cluster
+        times = {name: getattr(self, name) for name in ("median", "p90", "low", "high")}
+        return {
+            "format": FORMAT,
+            "plan": plan_digest(self.plan),
+            "mode": cluster.mode,
+            "ranks": self.ranks,
+            "servers": cluster.servers,
+            "replicas": cluster.replicas,
+            "sync": str(cluster.sync) if cluster.mode == "ps" else "",
+            "network": dataclasses.asdict(self.network),
+            "replay": {**dataclasses.asdict(self.settings), "repeats": self.repeats},
+            "step_seconds": times,
+            "samples_per_step": self.samples or None,
+            "samples_per_second": self.samples_per_second or None,
+            "steps_per_second": self.steps_per_second,
+            "one_rank_step_seconds": self.one_rank,
+            "efficiency": self.efficiency,
+            "memory": dict(self.memory),
+            "busy": dict(self.busy),
+            "limit": self.limit,
+        }
+
+
+def predict_step(
+    plan: Plan,
+    network: Network,
+    memory: Mapping[str, MemoryEstimate],
+    settings: JobSettings,
+    classes: Sequence[ReplicaClass] = (),
+    seconds: NodeSeconds = model_seconds,
+    repeats: int = 1,
+) -> StepPrediction:
+    """Predict the step of a plan; `repeats` replays with different draws give the quantiles.
+
+    `classes` are the replicas with their speeds, by default equal ones.
+    Errors: PlacementError if the classes do not have as many replicas as the plan.
+    """
+    template = template_of(plan, network, seconds)
+    classes = classes or [ReplicaClass(template.replicas)]
+
+    def replayed(bound: str, seed: int) -> JobTimes:
+        chosen = dataclasses.replace(settings, bound=bound, seed=seed)
+        return replay_job(template, network, classes, chosen)
+
+    runs = [replayed("median", settings.seed + i) for i in range(repeats)]
+    pooled = dataclasses.replace(runs[0], steps=np.hstack([run.steps for run in runs]))
+    median = pooled.quantile(0.5)
+    low, high = (replayed(bound, settings.seed).quantile(0.5) for bound in ("low", "high"))
+    return StepPrediction(
+        plan,
+        network,
+        settings,
+        repeats,
+        median,
+        pooled.quantile(0.9),
+        min(low, median),
+        max(high, median),
+        float(np.mean([run.steps_per_second for run in runs])),
+        samples_of(plan),
+        one_rank_seconds(plan, seconds).median,
+        {task: estimate.total for task, estimate in memory.items()},
+        _shown(pooled.busy),
+    )
+
+
+def _shown(busy: Mapping[str, float]) -> dict[str, float]:
+    """The resources that are busy at all, the busiest first."""
+    return dict(sorted(((k, v) for k, v in busy.items() if v > 0), key=lambda pair: -pair[1]))
