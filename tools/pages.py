@@ -35,6 +35,7 @@ GUIDES = {
     "ops": "[The op table](ops.md)",
     "parallel-hdf5": "[Checkpoint format](checkpoint-format.md)",
     "plan-format": "[A plan as JSON](plan-format.md)",
+    "prediction": "[Prediction](prediction.md)",
     "profiling": "[Profiling](profiling.md)",
     "run": "[Running](running.md)",
     "settings": "[Settings](settings.md)",

@@ -25,6 +25,7 @@ COMMANDS = {
     "submit": "submit a job script to SLURM, and say what to do if it is refused",
     "check-job": "check a job script for errors that would make the job fail",
     "plan": "show how a script's graph is placed and partitioned over ranks, without running it",
+    "predict": "predict the time of a step on many ranks, from a script's plan or from a run",
     "cache": "show or remove the cached plans and kernels",
     "costs": "show the measured costs of operations on this machine, and how well they predict",
     "inspect": "show what is in a checkpoint, and whether it is complete",

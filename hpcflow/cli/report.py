@@ -4,7 +4,7 @@ RUN is a run directory (`hpcflow run --run-dir DIR`), or the folder of a sweep. 
 with different numbers of ranks are compared: strong scaling for equal global batches, weak scaling
 for equal batches per worker. --html writes one self-contained page, which a browser opens without a
 network, also of a run that goes on. --csv, --wandb and --mlflow write the runs for other programs:
-metrics by step, config, results, state and times.
+metrics by step, config, results, state and times. --predicted compares a run with a prediction.
 Exit code: 0, 1 if a file could not be read or written (it is named), 2 for wrong arguments.
 """
 
@@ -50,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw a value, or an earlier run, in the page's charts; may be repeated",
     )
     parser.add_argument(
+        "--predicted",
+        metavar="FILE",
+        help="compare one run with a prediction of `hpcflow predict --out FILE`; without it, with "
+        "the file prediction.json of its folder, if there is one",
+    )
+    parser.add_argument(
         "--redact", action="store_true", help="leave hosts, users, paths and logs out of the page"
     )
 
@@ -63,6 +69,9 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     exports = args.csv or args.wandb or args.mlflow
+    if args.predicted and (exports or args.html or args.json or len(args.runs) > 1):
+        err("hpcflow report: --predicted is for the text of one run: give RUN alone")
+        return 2
     if (args.redact or args.baseline) and (exports or not (args.html or args.json)):
         err("hpcflow report: --redact and --baseline are for a page: give --html FILE alone")
         return 2
@@ -75,6 +84,7 @@ def main(args: argparse.Namespace) -> int:
         runs = [view.run for view in views]
         curves = run_summary.scalings(runs)
         table = run_tables.as_text(runs, curves, [line for v in views for line in v.limit_lines])
+        table += "".join(f"\n{text}\n" for text in _scores(args))
         out(table, end="")
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "report.txt", table)
@@ -95,6 +105,20 @@ def _sweeps(paths: Sequence[str]) -> list[Sweep]:
 
     found = (sweep_on_page.sweep_in(path) for path in paths)
     return [sweep for sweep in found if sweep is not None]
+
+
+def _scores(args: argparse.Namespace) -> list[str]:
+    """Predictions beside what was measured, for the runs that have one.
+
+    Errors: DataError if a prediction is not one of its run.
+    """
+    from hpcflow.report import run_prediction
+
+    folders = [path if path.is_dir() else path.parent for path in map(Path, args.runs)]
+    if args.predicted:
+        return [run_prediction.score_text(folders[0], Path(args.predicted))]
+    files = [folder / run_prediction.NAME for folder in folders]
+    return [run_prediction.score_text(file.parent, file) for file in files if file.is_file()]
 
 
 def _write_page(args: argparse.Namespace) -> int:

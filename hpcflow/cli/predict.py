@@ -1,0 +1,280 @@
+"""Predict the time of a step on a cluster, from the plan of a script or from a finished run.
+
+SCRIPT is planned as by `hpcflow plan`; the times of its operations come from the cost model. RUN is
+the folder of a run: its script is planned again, and the model is scaled to the run's measured own
+work of a step. Computing, messages and updates of servers are then replayed, without MPI.
+`hpcflow help prediction` describes the method and its limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcflow.cli.plan import plans_of
+from hpcflow.cli.run import add_settings, chosen_settings
+from hpcflow.cli.terminal_output import err, out
+from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.placement.job_replay import JobSettings, ReplicaClass
+from hpcflow.placement.network import Network
+from hpcflow.plan.cost.memory_estimate import predict_memory
+from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds
+from hpcflow.plan.cost.step_prediction import StepPrediction, predict_step
+from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.ps import script_rules
+from hpcflow.settings import Settings
+from hpcflow.train.result_files import versions, write_text
+
+if TYPE_CHECKING:
+    from hpcflow.cli.measured_run import MeasuredRun
+    from hpcflow.plan.cost.memory_estimate import MemoryEstimate
+
+TAKES_SCRIPT = True
+MOST_CLASSES = 1024
+BYTE_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+TIME_UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # of a second
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `hpcflow predict`."""
+    parser.usage = "%(prog)s [options] SCRIPT|RUN [arguments of the script]"
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks (1, or RUN's)")
+    add_settings(parser)
+    parser.add_argument(
+        "--bandwidth",
+        default="12.5GB/s",
+        metavar="RATE",
+        help="of a node's network card, each way (12.5GB/s)",
+    )
+    parser.add_argument("--latency", default="5us", metavar="TIME", help="of a message (5us)")
+    parser.add_argument(
+        "--memory-bandwidth", default="20GB/s", metavar="RATE", help="within a node (20GB/s)"
+    )
+    parser.add_argument(
+        "--ranks-per-node", type=int, metavar="N", help="ranks of a node (1, or RUN's)"
+    )
+    parser.add_argument(
+        "--cores", type=int, default=0, metavar="N", help="cores of a node (one for each rank)"
+    )
+    parser.add_argument(
+        "--noise", type=float, metavar="SIGMA", help="relative spread of a step over ranks and "
+        "steps: of the logarithm of its time (0.05, or RUN's)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--classes", type=int, default=64, metavar="N", help="groups of equal ranks (64)"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, metavar="N", help="replays with different draws (1)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (0)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--out", metavar="FILE", help="write the prediction, for `hpcflow report --predicted FILE`"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Predict. Exit code: 1 if the script or the plan failed, 2 for wrong arguments."""
+    try:
+        run = _measured_run(args)
+        network, replay = _network(args, run), _replay_settings(args, run)
+        plan, memory, code = _planned(args, run)
+        if code or plan is None:
+            if not code:
+                err(f"hpcflow predict: {args.script} ran no step, so there is no plan")
+            return code or 1
+        prediction = _predicted(args, plan, memory, network, replay, run)
+    except HpcflowError as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return 2
+    data = _data(args, prediction, run)
+    try:
+        if args.out:
+            write_text(Path(args.out), json.dumps(data, indent=1) + "\n")
+    except OSError as error:
+        err(f"hpcflow: {args.out} cannot be written: {error.strerror}")
+        return 1
+    out(json.dumps(data, indent=1) if args.json else prediction_text(prediction))
+    return 0
+
+
+def prediction_text(prediction: StepPrediction) -> str:
+    """The prediction as text."""
+    cluster = prediction.plan.cluster
+    rate, servers = prediction.samples_per_second, f" + {cluster.servers} servers"
+    sync = f", sync={cluster.sync}" if cluster.mode == "ps" else ""
+    rows = [
+        ("time of a step, median", _time_text(prediction.median)),
+        ("its interval", f"{_time_text(prediction.low)} to {_time_text(prediction.high)}"),
+        ("time of a step, 90th percentile", _time_text(prediction.p90)),
+        ("samples/s", f"{rate:,.0f}" if rate else "unknown: no array with samples is fed"),
+        ("steps/s of all replicas", f"{prediction.steps_per_second:,.4g}"),
+        ("efficiency of a rank", f"{prediction.efficiency:.0%} of one rank alone"),
+        ("limited by", f"{prediction.limit}, busy {prediction.busy[prediction.limit]:.0%}"),
+        *(
+            (f"memory of {task}", format_bytes(nbytes))
+            for task, nbytes in prediction.memory.items()
+        ),
+    ]
+    head = (
+        f"prediction: mode {cluster.mode}{sync}, {prediction.ranks} ranks = "
+        f"{cluster.workers} workers{servers if cluster.servers else ''}"
+    )
+    return f"{head}\n{format_table(('figure', 'predicted'), rows)}"
+
+
+def _measured_run(args: argparse.Namespace) -> MeasuredRun | None:
+    """The run that is predicted again; None if a script is given.
+
+    Errors: LaunchError if there is neither.
+    """
+    if os.path.isdir(args.script):
+        from hpcflow.cli.measured_run import MeasuredRun
+
+        if args.script_args:
+            raise LaunchError(
+                f"{args.script} is a run, whose script has its arguments: "
+                f"{' '.join(args.script_args)} are too many",
+                hint="give a script to predict other arguments",
+            )
+        return MeasuredRun(Path(args.script))
+    if not os.path.isfile(args.script):
+        raise LaunchError(
+            f"there is no script or run {args.script!r} in {os.getcwd()}", hint="give its path"
+        )
+    return None
+
+
+def _planned(
+    args: argparse.Namespace, run: MeasuredRun | None
+) -> tuple[Plan | None, dict[str, MemoryEstimate], int]:
+    """The last plan of the script, its memory, and the script's exit code."""
+    from hpcflow.runtime.step.kernel_selection import memory_lowering
+
+    chosen = chosen_settings(args)
+    if run is not None:
+        ranks = run.ranks if args.ranks is None else args.ranks
+        _check_ranks(ranks, int(chosen.get("HPCFLOW_PS", run.servers)))
+        plan, devices, code = run.planned(ranks, chosen)
+    else:
+        settings = Settings.from_environ({**os.environ, **chosen})
+        ranks = 1 if args.ranks is None else args.ranks
+        _check_ranks(ranks, settings.ps)
+        script_rules.look_in(args.script)
+        plans, devices, code = plans_of(args.script, args.script_args, ranks, settings)
+        plan = plans[-1][0] if plans else None
+    if code or plan is None:
+        return None, {}, code
+    return plan, predict_memory(plan, memory_lowering(devices)), 0
+
+
+def _predicted(
+    args: argparse.Namespace,
+    plan: Plan,
+    memory: dict[str, MemoryEstimate],
+    network: Network,
+    replay: JobSettings,
+    run: MeasuredRun | None,
+) -> StepPrediction:
+    classes: Sequence[ReplicaClass] = ()
+    seconds: NodeSeconds = model_seconds
+    if run is not None:
+        classes, seconds = run.classes(plan.cluster.replicas), run.node_seconds()
+    return predict_step(plan, network, memory, replay, classes, seconds, args.repeat)
+
+
+def _check_ranks(ranks: int, servers: int) -> None:
+    """Raise LaunchError unless there is a worker."""
+    if ranks <= max(servers, 0):
+        raise LaunchError(
+            f"--ranks {ranks} with {servers} servers leaves no worker",
+            hint=f"give at least {max(servers, 0) + 1} ranks",
+        )
+
+
+def _network(args: argparse.Namespace, run: MeasuredRun | None) -> Network:
+    """The network that the options describe. Errors: LaunchError that names the wrong option."""
+    per_node = args.ranks_per_node or (run.ranks_per_node if run is not None else 1)
+    if (args.ranks_per_node is not None and args.ranks_per_node < 1) or args.cores < 0:
+        raise LaunchError("--ranks-per-node and --cores are numbers from 1 on")
+    return Network(
+        bandwidth=_bandwidth("--bandwidth", args.bandwidth),
+        latency=_latency(args.latency),
+        ranks_per_node=per_node,
+        cores=args.cores,
+        memory_bandwidth=_bandwidth("--memory-bandwidth", args.memory_bandwidth),
+    )
+
+
+def _replay_settings(args: argparse.Namespace, run: MeasuredRun | None) -> JobSettings:
+    """How the job is replayed. Errors: LaunchError that names the wrong option."""
+    if not 1 <= args.classes <= MOST_CLASSES:
+        raise LaunchError(f"--classes {args.classes}: give 1 to {MOST_CLASSES}")
+    if args.repeat < 1 or args.seed < 0:
+        raise LaunchError("--repeat is a number from 1 on, --seed one from 0 on")
+    if args.noise is not None and not 0 <= args.noise <= 3:
+        raise LaunchError(f"--noise {args.noise}: give 0 to 3")
+    usual = JobSettings().sigma if run is None else run.sigma
+    sigma = usual if args.noise is None else args.noise
+    return JobSettings(sigma=sigma, groups=args.classes, seed=args.seed)
+
+
+def _bandwidth(option: str, text: str) -> float:
+    """Bytes per second of a text such as 25GB/s, 100Gb/s (bits) or 2e9."""
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([kKMGT]?)(?:(B|b|bit)(?:/s|ps))?", text)
+    value = _number(found.group(1)) if found else 0.0
+    if found is None or not value > 0:
+        raise LaunchError(
+            f"{option} {text}: this is no bandwidth", hint="write 25GB/s, or 200Gb/s for bits"
+        )
+    return value * BYTE_UNITS[found.group(2)] / (8 if found.group(3) in ("b", "bit") else 1)
+
+
+def _latency(text: str) -> float:
+    """Seconds of a text such as 5us."""
+    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?(ns|us|ms|s)", text)
+    value = _number(found.group(1)) if found else -1.0
+    if found is None or value < 0:
+        raise LaunchError(f"--latency {text}: this is no time", hint="write 5us, 1.5us or 2ms")
+    return value / TIME_UNITS[found.group(2)]
+
+
+def _number(text: str) -> float:
+    """The number; -1 for a text that is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return -1.0
+    return value if value < 1e30 else -1.0
+
+
+def _data(
+    args: argparse.Namespace, prediction: StepPrediction, run: MeasuredRun | None
+) -> dict[str, Any]:
+    """The prediction as JSON data, with where it comes from."""
+    from hpcflow.platform.git_state import git_state
+
+    git = git_state(str(Path(__file__).parent)) or {}
+    script = args.script if run is None else run.script
+    return {
+        **prediction.as_data(),
+        "script": os.path.abspath(script),
+        "arguments": args.script_args if run is None else run.script_args,
+        "settings": chosen_settings(args),
+        "times": "cost model" if run is None else f"measured in {os.path.abspath(args.script)}",
+        "commit": git.get("commit"),
+        "versions": versions(),
+    }
+
+
+def _time_text(seconds: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -1,0 +1,272 @@
+"""`hpcflow predict`, and `hpcflow report --predicted`: predictions of plans and of runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcflow.cli import main as cli
+from hpcflow.cli.measured_run import MeasuredRun
+from hpcflow.cli.predict import _bandwidth, _latency
+from hpcflow.errors import DataError, LaunchError
+from hpcflow.report import run_prediction
+from tests.test_report import write
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = """
+import argparse
+import numpy as np
+import hpcflow as hf
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=64)
+parser.add_argument("--epochs", type=int, default=5)
+args = parser.parse_args()
+x = hf.placeholder(hf.float32, [None, args.width], name="x")
+y = hf.placeholder(hf.int32, [None], name="y")
+h = hf.layers.dense(x, args.width, activation=hf.nn.relu)
+logits = hf.layers.dense(h, 10)
+losses = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+loss = hf.reduce_mean(losses)
+train = hf.train.GradientDescentOptimizer(0.01).minimize(loss)
+data = hf.data.Dataset(
+    {x: np.zeros((512, args.width), "f4"), y: np.zeros(512, "i4")}, batch=64, seed=1
+)
+with hf.train.TrainingSession() as session:
+    for batch in data.epochs(args.epochs):
+        session.step([loss, train], batch)
+    session.result()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def hpcflow(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a command; checks its exit code."""
+    command = [sys.executable, "-m", "hpcflow", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False,
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+NUMBERS = ["steps_per_second", "samples_per_second", "one_rank_step_seconds", "efficiency"]
+
+
+@pytest.mark.slow
+def test_the_json_has_all_figures_and_the_file_is_the_same(script: Path, tmp_path: Path) -> None:
+    words = ["--ranks", 520, "--ps", 8, "--sync", "backup:2", "--ranks-per-node", 8, "--json"]
+    words += ["--bandwidth", "25GB/s", "--latency", "5us", "--out", tmp_path / "p.json"]
+    data = json.loads(hpcflow("predict", *words, script, "--width", 32).stdout)
+    assert data == json.loads((tmp_path / "p.json").read_text())
+    assert data["format"] == run_prediction.FORMAT
+    assert (data["mode"], data["sync"], data["ranks"]) == ("ps", "backup:2", 520)
+    assert (data["servers"], data["replicas"]) == (8, 512)
+    assert data["arguments"] == ["--width", "32"] and data["script"] == str(script)
+    assert data["network"]["bandwidth"] == 25e9 and data["network"]["latency"] == 5e-6
+    assert data["network"]["ranks_per_node"] == 8
+    assert data["replay"]["seed"] == 0 and data["replay"]["groups"] == 64
+    times = data["step_seconds"]
+    assert 0 < times["low"] <= times["median"] <= times["high"]
+    assert times["median"] <= times["p90"]
+    assert all(data[name] > 0 for name in NUMBERS)
+    assert data["samples_per_second"] == data["samples_per_step"] * data["steps_per_second"]
+    assert data["busy"][data["limit"]] == max(data["busy"].values()) <= 1.0 + 1e-9
+    assert data["memory"]["/job:worker/task:0"] > 0 and data["memory"]["/job:ps/task:0"] > 0
+    assert len(data["plan"]) == 32 and data["times"] == "cost model"
+    assert data["versions"]["hpcflow"] and "commit" in data
+
+
+@pytest.mark.slow
+def test_a_slower_network_takes_longer_and_the_text_says_what_limits(script: Path) -> None:
+    words = ["--ranks", 16, "--latency", "1us", script, "--width", 256]
+    times = {}
+    for rate in ("10MB/s", "100GB/s"):
+        text = hpcflow("predict", "--bandwidth", rate, *words).stdout
+        rows = dict(line.split("  ", 1) for line in text.splitlines()[2:])
+        times[rate] = rows
+    slow, fast = times["10MB/s"], times["100GB/s"]
+    assert "collectives" in slow["limited by"]
+    assert "/job:worker/task:0/cpu:0" in fast["limited by"]
+    assert float(slow["efficiency of a rank"].split("%")[0]) < 5
+    assert "memory of /job:worker/task:0" in slow
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--bandwidth", "fast", "SCRIPT"], "--bandwidth fast: this is no bandwidth"),
+        (["--bandwidth", "0GB/s", "SCRIPT"], "--bandwidth 0GB/s: this is no bandwidth"),
+        (["--memory-bandwidth", "-1", "SCRIPT"], "--memory-bandwidth -1: this is no"),
+        (["--latency", "5", "SCRIPT"], "--latency 5: this is no time"),
+        (["--ranks", "4", "--ps", "4", "SCRIPT"], "--ranks 4 with 4 servers leaves no worker"),
+        (["--ranks", "0", "SCRIPT"], "--ranks 0 with 0 servers"),
+        (["--ranks", "2", "nowhere.py"], "there is no script or run 'nowhere.py'"),
+        (["--classes", "0", "SCRIPT"], "--classes 0: give 1 to 1024"),
+        (["--classes", "1025", "SCRIPT"], "--classes 1025"),
+        (["--repeat", "0", "SCRIPT"], "--repeat"),
+        (["--noise", "-1", "SCRIPT"], "--noise -1"),
+        (["--noise", "nan", "SCRIPT"], "--noise nan"),
+        (["--ranks-per-node", "0", "SCRIPT"], "--ranks-per-node"),
+        (["--set", "nonsense=1", "SCRIPT"], "there is no such setting"),
+        (["FOLDER"], "manifest.json does not name a script"),
+        (["FOLDER", "--width", "2"], "is a run, whose script has its arguments"),
+    ],
+)
+def test_wrong_arguments_are_named(words, message, script, tmp_path, capsys) -> None:
+    (tmp_path / "empty").mkdir()
+    places = {"SCRIPT": str(script), "FOLDER": str(tmp_path / "empty")}
+    assert cli.main(["predict", *(places.get(word, word) for word in words)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("25GB/s", 25e9), ("200Gb/s", 25e9), ("100Gbit/s", 12.5e9), ("2e9", 2e9), ("1.5 MB/s", 1.5e6)],
+)
+def test_bandwidths_are_bytes_unless_bits_are_said(text: str, value: float) -> None:
+    assert _bandwidth("--bandwidth", text) == value
+    assert _latency("2.5us") == pytest.approx(2.5e-6)
+
+
+def test_a_script_without_a_step_has_no_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "none.py"
+    path.write_text("import hpcflow\n")
+    assert "ran no step" in hpcflow("predict", path, code=1).stderr
+
+
+# -- runs
+
+
+def run_folder(folder: Path, **more: Any) -> Path:
+    """A run on 2 ranks of one node, 30 steps of 2 ms of work and 1 ms of waiting."""
+    manifest = {"plan": "a" * 32, "folder": str(folder.parent), **more.pop("manifest", {})}
+    manifest.setdefault("command", ["hpcflow", "run", "digits.py", "--", "--x", "1"])
+    write(folder, 2, 64, 20_000.0, manifest=manifest, **more)
+    rows = ["seconds,step,worker,steps,work,wait,samples"]
+    rows += [f"{i},{i},{w},4,{0.5 if i == 0 else 0.002 * (1 + w)},0.001,32"
+             for i in range(10) for w in (0, 1)]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def prediction_file(path: Path, **more: Any) -> Path:
+    data = {"format": run_prediction.FORMAT, "plan": "a" * 32, "ranks": 2}
+    data |= {"step_seconds": {"median": 0.004, "p90": 0.005, "low": 0.002, "high": 0.006}}
+    data |= {"samples_per_second": 16_000.0, **more}
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_the_report_shows_predicted_beside_measured(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run, file = run_folder(tmp_path / "run"), prediction_file(tmp_path / "p.json")
+    words = ["report", str(run), "--out", "o"]
+    assert cli.main(words) == 0 and "predicted" not in capsys.readouterr().out
+    assert cli.main([*words, "--predicted", str(file)]) == 0
+    told = capsys.readouterr().out
+    rows = {line.split("  ")[0]: line.split()[-4:] for line in told.splitlines() if line}
+    assert "0.004" not in told and "4 ms" in told and "2 ms to 6 ms" in told
+    assert rows["time of a step"][-1] == "1.00"  # the median of 3 and 5 ms is 4 ms
+    assert rows["samples/s"][-1] == "1.25"
+    assert "the measured median lies inside the interval" in told
+    assert told.rstrip().splitlines()[-3] in (tmp_path / "o" / "report.txt").read_text()
+
+
+def test_a_prediction_in_the_folder_of_a_run_is_scored(tmp_path, capsys) -> None:
+    run = run_folder(tmp_path / "run")
+    times = {"median": 0.001, "p90": 0.001, "low": 0.0005, "high": 0.002}
+    prediction_file(run / run_prediction.NAME, step_seconds=times)
+    assert cli.main(["report", str(run), "--out", str(tmp_path)]) == 0
+    assert "the measured median lies outside the interval" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ranks": 4}, "predicts 4 ranks, and"),
+        ({"plan": "b" * 32}, "predicts another plan than"),
+        ({"format": "hpcflow-plan-1"}, "is no prediction of this version"),
+        ({"step_seconds": {"median": 1.0}}, "is not what a run writes there|is no prediction"),
+    ],
+)
+def test_a_file_of_another_plan_or_size_is_refused(tmp_path, capsys, changes, message) -> None:
+    run, file = run_folder(tmp_path / "run"), prediction_file(tmp_path / "p.json", **changes)
+    assert cli.main(["report", str(run), "--predicted", str(file), "--out", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert any(part in told for part in message.split("|"))
+    assert not (tmp_path / "report.txt").exists()
+
+
+def test_files_that_are_missing_are_named(tmp_path, capsys) -> None:
+    run = run_folder(tmp_path / "run")
+    words = ["report", str(run), "--out", str(tmp_path), "--predicted", str(tmp_path / "none.json")]
+    assert cli.main(words) == 1
+    assert "there is no file" in capsys.readouterr().err
+    assert cli.main([*words, "--html", str(tmp_path / "x.html")]) == 2
+    old = run_folder(tmp_path / "old", manifest={"plan": None})
+    file = prediction_file(tmp_path / "p.json")
+    assert cli.main(["report", str(old), "--out", str(tmp_path), "--predicted", str(file)]) == 1
+    assert "has no digest of a plan" in capsys.readouterr().err
+
+
+def test_the_times_of_a_run_are_its_paces_without_the_first(tmp_path: Path) -> None:
+    run = run_folder(tmp_path / "run")
+    found = run_prediction.measured_steps(run)
+    assert found.work == {0: [0.002] * 9, 1: [0.004] * 9}
+    assert found.median == pytest.approx(0.004) and set(found.counts) == {4.0}
+    (run / "paces.csv").unlink()
+    with pytest.raises(DataError, match="no times of steps"):
+        run_prediction.measured_steps(run)
+    result = json.loads((run / "result.json").read_text())
+    result |= {"work_seconds": [0.2, 0.4], "wait_seconds": [0.1, 0.1]}  # of 100 steps
+    (run / "result.json").write_text(json.dumps(result))
+    assert run_prediction.measured_steps(run).steps == pytest.approx([0.003, 0.005])
+
+
+def test_a_run_has_the_speeds_of_its_workers_and_its_script_with_arguments(tmp_path: Path) -> None:
+    run = MeasuredRun(run_folder(tmp_path / "run"))
+    assert (run.script, run.script_args) == ("/home/u/digits.py", ["--x", "1"])
+    assert (run.ranks, run.servers, run.ranks_per_node) == (2, 0, 1)
+    for replicas, counts in ((2, [1, 1]), (64, [32, 32]), (1, [1])):
+        classes = run.classes(replicas)
+        assert [one.count for one in classes] == counts
+    assert [one.factor for one in run.classes(2)] == pytest.approx([2 / 3, 4 / 3])
+    assert run.sigma == 0.0  # all rows of a worker are equal
+    with pytest.raises(LaunchError, match="not there any more"):
+        run.planned(2, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", [[], ["--ps", "1"], ["--ps", "1", "--sync", "all"]])
+def test_a_run_on_two_workers_is_predicted_and_scored(script, tmp_path, mode) -> None:
+    """The digest of a run is that of its plan, and its prediction has the size of what it took."""
+    run, ranks = tmp_path / "run", 3 if mode else 2
+    arguments = ["--width", 1024]
+    common = ["--ranks", ranks, *mode, "--ranks-per-node", ranks]
+    hpcflow("predict", *common, "--out", tmp_path / "p.json", script, *arguments)
+    hpcflow("run", "-n", ranks, *mode, "--run-dir", run, script, *arguments)
+    told = hpcflow("report", run, "--predicted", tmp_path / "p.json", "--out", tmp_path).stdout
+    assert "the measured median lies" in told
+    data = json.loads(hpcflow("predict", run, "--json").stdout)
+    manifest = json.loads((run / "manifest.json").read_text())
+    script_data = json.loads((tmp_path / "p.json").read_text())
+    assert data["plan"] == manifest["plan"] == script_data["plan"]
+    assert data["ranks"] == ranks and data["replicas"] == 2
+    assert data["times"].startswith("measured in ")
+    measured = run_prediction.measured_steps(run).median
+    assert abs(math.log(data["step_seconds"]["median"] / measured)) < math.log(20)
+    more = json.loads(hpcflow("predict", "--ranks", 2 * ranks, run, "--json").stdout)
+    assert more["ranks"] == 2 * ranks and more["plan"] != data["plan"]
