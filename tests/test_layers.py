@@ -29,7 +29,6 @@ MAY_KNOW = {
     "graph": GRAPH,
     "ops": OPS,
     "namespaces": LEAVES,
-    "placement": LEAVES | {"placement"},
     "layers": OPS | {"layers"},
     "logging": LEAVES | {"logging"},
     "gfile": LEAVES | {"gfile"},

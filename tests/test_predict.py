@@ -268,5 +268,5 @@ def test_a_run_on_two_workers_is_predicted_and_scored(script, tmp_path, mode) ->
     assert data["times"].startswith("measured in ")
     measured = run_prediction.measured_steps(run).median
     assert abs(math.log(data["step_seconds"]["median"] / measured)) < math.log(20)
-    more = json.loads(hpcflow("predict", "--ranks", 2 * ranks, run, "--json").stdout)
+    more = json.loads(hpcflow("predict", run, "--ranks", 2 * ranks, "--json").stdout)
     assert more["ranks"] == 2 * ranks and more["plan"] != data["plan"]

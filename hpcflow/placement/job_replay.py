@@ -31,7 +31,8 @@ from hpcflow.placement.replay import Task, replay
 from hpcflow.placement.step_template import StepTemplate, TemplateTask
 
 WARM_UP = 3  # steps before the steady state, which are not counted
-MOST_TASKS = 30_000  # of a replay, which bounds its time
+LEAST_STEPS = 5  # that are counted, if as many are wanted
+MOST_TASKS = 30_000  # of a replay with more steps than these: it bounds the time of a replay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +67,14 @@ class JobTimes:
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
-    """How a job is replayed: `bound` is the field of `Seconds` that tasks take."""
+    """How a job is replayed: `bound` is the field of `Seconds` that tasks take.
+
+    `steps` are counted at most: of a job with many groups and tasks only `LEAST_STEPS`.
+    """
 
     sigma: float = 0.05
     groups: int = 64
-    steps: int = 20
+    steps: int = 200
     seed: int = 0
     bound: str = "median"
 
@@ -123,7 +127,8 @@ class _JobReplay:
             for members in sizes
         ]
         size = len(template.tasks) * len(self.groups) + len(template.update)
-        self.steps = WARM_UP + min(settings.steps, max(5, MOST_TASKS // max(size, 1)))
+        affordable = max(LEAST_STEPS, MOST_TASKS // size - WARM_UP)
+        self.steps = WARM_UP + min(settings.steps, affordable)
         self.tasks: list[Task] = []
         self.resources: dict[tuple[str, int], int] = {}  # by kind or rank, and group
         self.ports: dict[tuple[str, int], int] = {}
@@ -139,10 +144,8 @@ class _JobReplay:
 
     def run(self) -> JobTimes:
         """Replay all steps."""
-        starts = [0.0] * len(self.groups)
-        if not self.template.is_synchronous:
-            typical = sum(getattr(t.seconds, self.settings.bound) for t in self.template.tasks)
-            starts = [typical * i / len(self.groups) for i in range(len(self.groups))]
+        spread = 0.0 if self.template.is_synchronous else self._least_step()
+        starts = [spread * i / len(self.groups) for i in range(len(self.groups))]
         for group, start in zip(self.groups, starts, strict=True):
             group.last = self._add(Task(seconds=start))
         for _ in range(self.steps):
@@ -155,6 +158,24 @@ class _JobReplay:
         end = float(times.ends.max())
         busy = self._shares(times.resource_busy / end, times.port_busy / end)
         return JobTimes(steps, weights, float(rates.sum()), busy)
+
+    def _least_step(self) -> float:
+        """A bound of the time of an asynchronous step, over which its workers are spread.
+
+        It is the work of a replica, or the time in which a server computes, sends or receives what
+        all replicas need in a step.
+        """
+        own, loads = 0.0, dict.fromkeys(self.template.servers, np.zeros(3))
+        for task in self.template.tasks:
+            seconds = self._seconds(task.seconds) * self.network.slowdown
+            moved = task.nbytes / self.network.bandwidth
+            own += seconds
+            if task.rank in loads:
+                loads[task.rank] = loads[task.rank] + np.array([seconds, moved, 0.0])
+            if task.to in loads:
+                loads[task.to] = loads[task.to] + np.array([0.0, 0.0, moved])
+        served = max((float(load.max()) for load in loads.values()), default=0.0)
+        return max(own, served * self.template.replicas)
 
     def _shares(self, resources: np.ndarray, ports: np.ndarray) -> dict[str, float]:
         """The busiest of each kind of resource."""

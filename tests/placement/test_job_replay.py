@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import statistics
+import time
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from hpcflow.placement.network import Network
 from hpcflow.placement.step_template import StepTemplate, TemplateTask
 
 WORKER, SERVER = "/job:worker/task:0", "/job:ps/task:0"
-QUIET = JobSettings(sigma=0.0)
+QUIET = JobSettings(sigma=0.0, steps=10)
 NETWORK = Network(bandwidth=1e9, latency=1e-5)
 
 
@@ -201,7 +202,7 @@ def test_more_bandwidth_is_never_slower_and_more_latency_never_faster(seed: int)
     joint, free = with_updates(size, size), with_servers(size, 1e-3, float(rng.uniform(1e6, 1e9)))
     first, last = joint.tasks[:3], dataclasses.replace(joint.tasks[3], nbytes=free.tasks[1].nbytes)
     joint = dataclasses.replace(joint, tasks=(*first, last))
-    settings = JobSettings(sigma=0.0, groups=16, seed=seed)
+    settings = JobSettings(sigma=0.0, groups=8, steps=10, seed=seed)
     for template, slack in ((joint, 1e-9), (free, 0.03)):
         rates = [
             replayed(template, settings, Network(bandwidth=rate, latency=1e-5)).steps_per_second
@@ -219,6 +220,34 @@ def test_draws_depend_on_the_seed_alone() -> None:
     template = with_servers(40, 1e-3)
     times = [replayed(template, JobSettings(seed=seed)).steps for seed in (1, 1, 2)]
     assert (times[0] == times[1]).all() and (times[0] != times[2]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [64, 1024])
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_time_of_a_replay_is_recorded(groups, sync, record_property) -> None:
+    """65,536 ranks and 4 servers; the report of pytest has the time, which no test asserts."""
+    servers = [f"/job:ps/task:{i}" for i in range(4)]
+    tasks = [TemplateTask(WORKER, (), of(1.0), "cpu:0")]
+    for name in servers:
+        tasks += [
+            TemplateTask(WORKER, (0,), to=name, nbytes=1e5),
+            TemplateTask(name, (len(tasks),), of(1e-6), "cpu:0"),
+            TemplateTask(name, (len(tasks) + 1,), to=WORKER, nbytes=1e5),
+        ]
+    counts = dict.fromkeys(servers, 1)
+    template = StepTemplate(tuple(tasks), (0, 3, 6, 9, 12), 65_536, counts)
+    if sync:
+        update = (TemplateTask(servers[0], (), of(1e-3), "cpu:0"),)
+        first = (dataclasses.replace(tasks[0], gate="update"), *tasks[1:])
+        changes = {"tasks": first, "update": update, "ready": (2, 5, 8, 11), "needed": 65_536}
+        template = dataclasses.replace(template, **changes)
+    begin = time.process_time()
+    times = replayed(template, JobSettings(groups=groups))
+    record_property("seconds of CPU", time.process_time() - begin)
+    # a server receives and sends 6.55e9 bytes in a step; a worker sends between both
+    step = 65_536 / times.steps_per_second
+    assert 1.0 * sync + 6.5536 * 0.99 < step < 1.3 + 2 * 6.5536 * 1.05
 
 
 @pytest.mark.parametrize("make", [with_sums, lambda n: with_servers(n, 1e-7)])

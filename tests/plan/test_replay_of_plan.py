@@ -48,7 +48,7 @@ with hf.Session() as session:
     session.run([loss, train], feeds)
 """
 NETWORK = Network(bandwidth=1e9, latency=1e-5)
-QUIET = JobSettings(sigma=0.0)
+QUIET = JobSettings(sigma=0.0, steps=10)
 
 
 @pytest.fixture
@@ -130,16 +130,19 @@ def test_the_times_of_nodes_are_those_that_are_passed_in(planned) -> None:
 
 
 def test_collectives_go_on_beside_the_backward_pass(planned) -> None:
-    """With one bucket for each matrix the step is shorter than work and sums together."""
+    """With a bucket for each matrix. One bucket of all goes on when nothing is left to compute."""
     network = Network(bandwidth=1e9, latency=0.0)
-    plan = planned(2, layers=8, width=256, bucket_bytes=256 * 256 * 4)
-    assert len(plan.collectives) > 4
-    template = template_of(plan, network)
-    sums = sum(t.seconds.median for t in template.tasks if t.is_collective)
-    own = own_seconds(plan).median
-    assert sums == pytest.approx(8 * 256 * 256 * 4 / 1e9, rel=0.01)  # 2 (n - 1) / n is 1
-    step = replay_job(template, network, [ReplicaClass(2)], QUIET).quantile(0.5)
-    assert max(own, sums) < step < 0.95 * (own + sums)
+    steps = []
+    for nbytes in (256 * 256 * 4, 1 << 30):
+        plan = planned(2, layers=8, width=256, bucket_bytes=nbytes)
+        template = template_of(plan, network)
+        sums = [t.seconds.median for t in template.tasks if t.is_collective]
+        assert sum(sums) == pytest.approx(8 * 256 * 256 * 4 / 1e9, rel=0.01)  # 2 (n - 1) / n is 1
+        own = own_seconds(plan).median
+        steps.append(replay_job(template, network, [ReplicaClass(2)], QUIET).quantile(0.5))
+        assert len(sums) > 4 or nbytes == 1 << 30
+    assert own * 0.999 < steps[0] < own + 0.5 * sum(sums)
+    assert steps[1] == pytest.approx(own + sum(sums), rel=0.01)
 
 
 def test_one_worker_and_one_server_take_turns(planned) -> None:

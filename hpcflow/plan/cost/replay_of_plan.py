@@ -24,7 +24,7 @@ from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Partition, Plan
 
-NodeSeconds = Callable[[Node, Sequence[Spec]], Seconds]
+NodeSeconds = Callable[[Node, Sequence[Spec]], Seconds]  # of a node and the specs of its inputs
 SPREAD = 3.0  # the cost model knows no machine: FLOPS per core differ by this factor either way
 MOST_SERVERS = 4  # a replay has at most so many different servers, see `_server_groups`
 GATES: dict[str, Gate] = {"RoundTotal": "own update", "RoundOver": "own update"}
@@ -121,7 +121,7 @@ def _server_groups(plan: Plan) -> dict[str, int]:
 def _node_seconds(node: Node, part: Partition, seconds: NodeSeconds, gradients: int) -> Seconds:
     """The time of a node, with one pass through its programs."""
     if node.type == "RoundSum":  # its inputs are in the coordinator: a gradient of each replica
-        return seconds(node, [*node.specs] * gradients)
+        return total([seconds(node, [*node.specs] * gradients)])
     insides = [inside for _, inside in nested_programs(node)]
     nested = [
         _node_seconds(n, inside, seconds, gradients)
