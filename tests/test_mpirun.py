@@ -174,14 +174,15 @@ START = """
 
 def starting(where: Path, number: int) -> subprocess.Popen[str]:
     """A job of which rank 1 gets a signal before it has joined the job; the others wait for it."""
-    (where / "mpi4py.py").write_text(textwrap.dedent(START.format(number=number)))
+    (where / "planted").mkdir()
+    (where / "planted" / "mpi4py.py").write_text(textwrap.dedent(START.format(number=number)))
     (where / "script.py").touch()
     times = ["--set=stall_s=1", "--set=stall_abort_s=3"]
     words = ["-n", "3", "--run-dir", "run", *times, "script.py"]
     return subprocess.Popen(
         [sys.executable, "-m", "hpcflow", "run", *words],
         cwd=where,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{where / 'planted'}{os.pathsep}{ROOT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -111,7 +111,8 @@ def curve(text: str, label: str) -> list[tuple[float, float]]:
         names = re.findall(r"</span>([^<]*)</li>", figure)
         if label in names:
             data = json.loads(re.search(r'json">(.*?)</script>', figure)[1])  # type: ignore[index]
-            return list(zip(*data["series"][names.index(label)], strict=True))
+            series = data["series"][::-1]  # the first of the legend is drawn last, above the others
+            return list(zip(*series[names.index(label)], strict=True))
     raise AssertionError(label)
 
 
