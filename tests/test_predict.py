@@ -247,6 +247,8 @@ def test_a_run_has_the_speeds_of_its_workers_and_its_script_with_arguments(tmp_p
     assert run.sigma == 0.0  # all rows of a worker are equal
     with pytest.raises(LaunchError, match="not there any more"):
         run.planned(2, {})
+    damaged = run_folder(tmp_path / "damaged", manifest={"nodes": {"n0": 7}, "settings": []})
+    assert MeasuredRun(damaged).ranks_per_node == 1
 
 
 @pytest.mark.slow

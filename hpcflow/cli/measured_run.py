@@ -51,7 +51,9 @@ class MeasuredRun:
         self._started_in = manifest.get("folder", str, "")
         self.ranks, self.servers = len(roles), sum(role.startswith("/job:ps/") for role in roles)
         nodes = manifest.get("nodes", {}, {})
-        self.ranks_per_node = max((len(ranks) for ranks in nodes.values()), default=1)
+        self.ranks_per_node = max(
+            (len(on) for on in nodes.values() if isinstance(on, list)), default=1
+        )
         self._settings = {k: str(v) for k, v in manifest.get("settings", {}, {}).items()}
         self._steps = measured_steps(folder)
         self._plans: dict[int, Plan] = {}
