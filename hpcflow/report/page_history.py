@@ -14,6 +14,7 @@ from hpcflow.report.page_diagrams import timeline
 from hpcflow.report.run_events import END, FAILURE, STALL, START, Event, clock_text
 from hpcflow.report.run_view import HIDDEN, RunView, number_of
 from hpcflow.train.run_records import SAVE, SAVE_FAILED, WARNING
+from hpcflow.train.straggler_detection import straggler_texts
 
 LOG_BYTES, LOG_LINES = 64 << 10, 40  # of the log of a rank that failed
 TELLING = (WARNING, SAVE_FAILED, STALL, FAILURE)  # events with texts of logs
@@ -79,11 +80,7 @@ def _without_times(view: RunView) -> list[str]:
             f"{saves.get('written', 0)} checkpoints written, {saves.get('failed', 0)} failed; "
             f"training waited {number_of(saves.get('held_seconds')):.3g} s for them"
         )
-    for slow in view.run.stragglers:
-        items.append(
-            view.told(f"worker {slow['worker']} (rank {slow['rank']} on {slow['host']}) "
-                      f"worked {slow['factor']:.2g} times as long as the median")
-        )  # fmt: skip
+    items += map(view.told, straggler_texts(view.run.stragglers, view.run.replicas))
     warnings = view.result.said.get("warnings")
     if isinstance(warnings, dict):
         items += [view.told(f"warning: {text} ({said})") for text, said in warnings.items()]

@@ -35,7 +35,7 @@ def as_text(
     slow = [
         f"{run.name}: {line}"
         for run in runs
-        for line in map(escape_line, straggler_texts(run.stragglers))
+        for line in map(escape_line, straggler_texts(run.stragglers, run.replicas))
     ]
     if slow:
         parts.append("\n".join(slow))

@@ -134,7 +134,8 @@ class RunLog:
             if worker in self._paced and clock - self._paced[worker] < usual:
                 continue
             self._paced[worker] = clock
-            pace = {"steps": int(row.steps), "work": round(row.work, 7), "wait": round(row.wait, 7)}
+            pace = {"steps": int(row.steps), "work": round(row.mean_work, 7)}
+            pace |= {"wait": round(row.wait, 7), "input": round(row.input, 7)}
             pace |= {"samples": round(row.samples, 2)}
             self._paces.add(
                 {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}

@@ -63,9 +63,10 @@ class SpeedExchange:
             rows.append((self._context.replica, row))
             self._record(self._context.replica, row, dataset)
             return
+        origin = WorkerPace.packed(row.steps, self.number, dataset)
         times = int(row.work * 1e9), int(row.wait * 1e9)
-        samples = int(row.samples * 1e3)
-        message = WorkerPace(row.steps, *times, samples, dataset, self.number)
+        means = int(row.mean_work * 1e9), int(row.input * 1e9)
+        message = WorkerPace(origin, *times, int(row.samples * 1e3), *means)
         chief, control = self._context.roles.drivers[0], self._control
         self._context.executor.run_locked(lambda: control.send(chief, message), lambda: True)
 
@@ -74,7 +75,8 @@ class SpeedExchange:
             return  # it has died since
         worker = self._context.roles.task_of(rank)[1]
         samples = pace.millisamples / 1e3
-        row = TimingRow(pace.steps, pace.work_ns / 1e9, pace.wait_ns / 1e9, samples)
+        means = pace.mean_work_ns / 1e9, pace.input_ns / 1e9
+        row = TimingRow(pace.steps, pace.work_ns / 1e9, pace.wait_ns / 1e9, samples, *means)
         rows.append((worker, row))
         self._record(worker, row, pace.dataset)
 

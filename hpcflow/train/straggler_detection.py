@@ -17,6 +17,7 @@ from hpcflow.train.speed_exchange import Rows
 
 FACTOR = 1.5  # times the median work of all workers,
 LEAST_S = 1e-3  # and so many seconds more per step is slow;
+INPUT_SHARE = 0.5  # of its time without waiting for ranks: the cause is input
 STEPS, TIMES = 20, 3  # for so many steps and reports in a row: persistent
 
 
@@ -29,7 +30,7 @@ class StragglerDetector:
         self._left_out = self._crowded(context)
         self._work: dict[int, float] = {}  # last report of each worker
         self._slow: dict[int, tuple[int, int]] = {}  # slow ones: steps and reports
-        self._factors: dict[int, float] = {}
+        self._found: dict[int, tuple[float, bool]] = {}  # factor, and whether it is by input
 
     def _crowded(self, context: RankContext) -> set[int]:
         """The workers on oversubscribed hosts, as the chief reports."""
@@ -57,34 +58,51 @@ class StragglerDetector:
             self._slow[worker] = steps, times = steps + int(row.steps), times + 1
             if steps < STEPS or times < TIMES:
                 continue
-            is_new = worker not in self._factors
-            self._factors[worker] = round(row.work / usual, 2)
+            is_new = worker not in self._found
+            is_input = row.input > INPUT_SHARE * row.mean_work
+            self._found[worker] = round(row.work / usual, 2), is_input
             if is_new:
                 lines.append(self._line(worker, steps, row.work, usual))
         return lines
 
     def _line(self, worker: int, steps: int, work: float, usual: float) -> str:
         rank, host = self._places[worker]
+        what = _what(self._found[worker][1])
+        others = _others(len(self._places))
         return (
-            f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its own work took "
-            f"{format_duration(work)} a step, {work / usual:.1f} times the median of "
-            f"{len(self._places)} "
-            f"workers ({format_duration(usual)})"
+            f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its {what} took "
+            f"{format_duration(work)} a step, {work / usual:.1f} times {others} "
+            f"({format_duration(usual)})"
         )
 
     def stragglers(self) -> list[dict[str, Any]]:
         """All stragglers found, with their last slowdown."""
-        return [
-            {"worker": w, "rank": self._places[w][0], "host": self._places[w][1], "factor": factor}
-            for w, factor in sorted(self._factors.items())
-        ]
+        found = []
+        for worker, (factor, is_input) in sorted(self._found.items()):
+            rank, host = self._places[worker]
+            found.append({"worker": worker, "rank": rank, "host": host, "factor": factor})
+            found[-1]["cause"] = "input" if is_input else "work"
+        return found
 
 
-def straggler_texts(stragglers: Sequence[dict[str, Any]]) -> list[str]:
-    """Text of `stragglers`, for a report."""
-    return [
-        "worker {worker} (rank {rank} on {host}) was slow for a long time: its own work "
-        "took {factor:g} "
-        "times the median of all".format(**report)
-        for report in stragglers
-    ]
+def straggler_texts(stragglers: Sequence[dict[str, Any]], workers: int) -> list[str]:
+    """Text of `stragglers` among so many workers, for a report."""
+    texts = []
+    for report in stragglers:
+        cause = report.get("cause")  # absent in records of older versions
+        what = "own work and input" if cause is None else _what(cause == "input")
+        texts.append(
+            "worker {worker} (rank {rank} on {host}) was slow for a long time: ".format(**report)
+            + f"its {what} took {report['factor']:g} times {_others(workers)}"
+        )
+    return texts
+
+
+def _what(is_input: bool) -> str:
+    return "own work and input, mostly waiting for input data," if is_input else "own work"
+
+
+def _others(workers: int) -> str:
+    if workers == 2:
+        return "that of the other worker"
+    return f"the median of {workers} workers" if workers else "the median of all workers"

@@ -96,7 +96,7 @@ class TrainingSession(Session):
         self.samples = 0  # fed to this worker
         self.seconds = 0.0  # from the first step until every worker was done
         self.preemption = Preemption(self.context)
-        self.pace = StepTiming(self.context.executor)
+        self.pace = StepTiming(self.context.executor, self._input_wait_seconds)
         self._exchange = self._make_exchange()
         self._loads = self._make_loads()
         self.heirs: DeadWorkerData | None = None  # data of dead workers of parameter servers

@@ -22,7 +22,7 @@ from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train import run_records, speed_exchange
 from hpcflow.train.step_timing import StepTiming, TimingRow, TimingWindow
-from hpcflow.train.straggler_detection import STEPS, TIMES, StragglerDetector
+from hpcflow.train.straggler_detection import STEPS, TIMES, StragglerDetector, straggler_texts
 from tests.runtime.ranks import run_here, run_ranks
 
 from .reference import OPTIMIZERS, data, net, trained
@@ -68,10 +68,10 @@ def test_a_window_leaves_its_longest_step_out() -> None:
     window = TimingWindow()
     for work, size in ((2.0, 4), (90.0, 7), (4.0, 4)):
         window.add(work, 0.5, batch_of(size))
-    assert window.row() == TimingRow(3, 3.0, 0.5, 4.0)
+    assert window.row() == TimingRow(3, 3.0, 0.5, 4.0, mean_work=32.0, input=0.0)
     window.clear()
-    window.add(2.0, 1.0, {})
-    assert window.row() == TimingRow(1, 2.0, 1.0, 0.0)
+    window.add(2.0, 1.0, {}, 1.5)
+    assert window.row() == TimingRow(1, 2.0, 1.0, 0.0, mean_work=2.0, input=1.5)
 
 
 def test_a_window_of_two_datasets_is_of_neither() -> None:
@@ -167,8 +167,9 @@ def stragglers(crowded: frozenset[str] = frozenset(), inject: str = "") -> Strag
     return StragglerDetector(context)
 
 
-def rows(*work: float, steps: int = 10) -> speed_exchange.Rows:
-    return [(i, TimingRow(steps, w, 0.0, 1.0)) for i, w in enumerate(work)]
+def rows(*work: float, steps: int = 10, fed: float = 0.0) -> speed_exchange.Rows:
+    """Reports of workers; the share `fed` of their work is waiting for input."""
+    return [(i, TimingRow(steps, w, 0.0, 1.0, w, w * fed)) for i, w in enumerate(work)]
 
 
 def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> None:
@@ -180,7 +181,8 @@ def test_a_persistent_straggler_is_named_once_with_rank_host_and_factor() -> Non
         "worker 2 (rank 3 on n3) is slow: for 30 steps its own work took 190 ms a step, "
         "1.7 times the median of 3 workers (110 ms)"
     )
-    assert found.stragglers() == [{"worker": 2, "rank": 3, "host": "n3", "factor": 1.73}]
+    expected = {"worker": 2, "rank": 3, "host": "n3", "factor": 1.73, "cause": "work"}
+    assert found.stragglers() == [expected]
 
 
 def test_numbers_of_short_and_long_steps_read_plainly() -> None:
@@ -223,6 +225,56 @@ def test_of_two_workers_the_slower_one_is_named() -> None:
     assert len(lines) == 1 and lines[0].startswith("worker 0 (rank 0 on n0)")
 
 
+def test_waiting_for_input_is_not_called_own_work() -> None:
+    """Of two workers each is measured by the other one, and the text says so."""
+    found = stragglers()
+    found._places = found._places[:2]
+    (line,) = [line for _ in range(3) for line in found.add(rows(0.1, 0.3, fed=0.9))]
+    assert line == (
+        "worker 1 (rank 1 on n1) is slow: for 30 steps its own work and input, mostly waiting for "
+        "input data, took 300 ms a step, 3.0 times that of the other worker (100 ms)"
+    )
+    (slow,) = found.stragglers()
+    assert slow["cause"] == "input"
+    (text,) = straggler_texts([slow], 2)
+    assert text.endswith("waiting for input data, took 3 times that of the other worker")
+    (text,) = straggler_texts([{**slow, "cause": "work"}], 4)
+    assert text.endswith("its own work took 3 times the median of 4 workers")
+    (text,) = straggler_texts([{k: v for k, v in slow.items() if k != "cause"}], 4)  # old files
+    assert text.endswith("its own work and input took 3 times the median of 4 workers")
+
+
+def test_a_worker_that_reads_slowly_reports_its_waiting_for_input(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By its message to the chief, the rows of paces.csv have it beside work and waiting."""
+    monkeypatch.setattr(speed_exchange, "TELL_S", 0.0)
+
+    def body(context: RankContext) -> Any:
+        x = hf.placeholder(hf.float32, [None])
+        total = hf.replica_sum(hf.reduce_sum(x))
+        nap = 0.02 if context.replica == SLOW else 0.0
+
+        def slowly(epoch: int) -> Iterator[np.float32]:
+            for number in range(160):
+                time.sleep(nap / 2)
+                yield np.float32(number)
+
+        with hf.train.TrainingSession() as session:
+            for batch in hf.data.Stream(x, slowly, batch=4, read_ahead=0).epochs(1):
+                session.step(total, batch)
+            session.wait()
+            return session.result()
+
+    (result,) = [one for one in run_ranks(2, body, run_dir=str(tmp_path)) if one]
+    paces = [row for row in run_records.read_rows(tmp_path / run_records.PACES) if row["worker"]]
+    for row in paces:
+        assert 0 <= float(row["input"]) <= float(row["work"]) + 2e-7
+    fed = [float(row["input"]) for row in paces if row["worker"] == str(SLOW)]
+    assert fed and min(fed) > 0.01
+    assert result["input_wait_seconds"][SLOW] > 0.4
+
+
 @pytest.mark.slow
 def test_the_straggler_of_a_synchronous_job_is_named(
     measured: None, said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -230,7 +282,8 @@ def test_the_straggler_of_a_synchronous_job_is_named(
     found = run_ranks(3, lambda context: train(context)[2], run_dir=str(tmp_path))
     (line,) = [line for line in said if "is slow" in line]
     assert line.startswith(f"worker {SLOW} (rank {SLOW} on local)") and "3.0 times" in line
-    expected = [{"worker": SLOW, "rank": SLOW, "host": "local", "factor": 3.0}]
+    where = {"worker": SLOW, "rank": SLOW, "host": "local"}
+    expected = [{**where, "factor": 3.0, "cause": "work"}]
     assert found[0]["stragglers"] == expected
     assert json.loads((tmp_path / "manifest.json").read_text())["stragglers"] == expected
     paces = run_records.read_rows(tmp_path / run_records.PACES)

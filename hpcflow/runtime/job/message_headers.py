@@ -162,18 +162,38 @@ class CancelStep(Header):
 
 @dataclasses.dataclass(frozen=True)
 class WorkerPace(Header):
-    """To the chief: the steps of a worker, ns of own work and of waiting in each, and its samples.
+    """To the chief: steps of a worker, ns of own work and of waiting in each, and its samples.
 
-    `session` is the number of the training session.
+    The times are those of `train.step_timing.TimingRow`. The first word is `packed`.
     """
 
     kind, layout = HeaderKind.PACE, (1, 2, 3, 5, 6, 7)
-    steps: int
+    origin: int
     work_ns: int
     wait_ns: int
     millisamples: int
-    dataset: int
-    session: int
+    mean_work_ns: int
+    input_ns: int
+
+    @staticmethod
+    def packed(steps: int, session: int, dataset: int) -> int:
+        """The first word: 16 bits for the dataset or -1, 24 for the session, 23 for the steps."""
+        return steps << 40 | session << 16 | dataset + 1
+
+    @property
+    def steps(self) -> int:
+        """The steps of the row."""
+        return self.origin >> 40
+
+    @property
+    def session(self) -> int:
+        """The number of the training session."""
+        return self.origin >> 16 & 0xFFFFFF
+
+    @property
+    def dataset(self) -> int:
+        """The number of the dataset that balances by speed; -1 for none."""
+        return (self.origin & 0xFFFF) - 1
 
 
 @dataclasses.dataclass(frozen=True)
