@@ -106,6 +106,8 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
     for words in ("digits.py", "finished", "1,000", "loss"):
         assert words in said or words in text
     assert text.count("<figure") == 4  # loss, rate, heat map, seconds by worker
+    assert "<b>12.5&nbsp;s</b>" in text and "<b>collective, 4&nbsp;ranks on 4&nbsp;nodes</b>" in text
+    assert "<p>There is no plan.json: <code>hpcflow run</code> writes it" in text
 
 
 DAMAGED = [
@@ -427,7 +429,7 @@ def test_a_page_of_a_running_job_is_written_again(tmp_path: Path) -> None:
     text = (folder / NAME).read_text()
     checked(text)
     assert ">running<" in text and 'http-equiv="refresh"' in text
-    assert "<span>time left</span><b>3 s</b>" in text  # 30 steps of 0.1 s
+    assert "<span>time left</span><b>3&nbsp;s</b>" in text  # 30 steps of 0.1 s
     (folder / NAME).unlink()
     while not (folder / NAME).exists() and time.monotonic() < end:
         time.sleep(0.02)

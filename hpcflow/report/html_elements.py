@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from hpcflow.platform.terminal_escaping import escape_text
 
+_NUMBER = re.compile(r"(\d) (?=[a-zA-Z])")
 VOID = frozenset({"meta", "img", "input", "br", "rect", "path", "line", "circle"})
 
 
@@ -43,6 +45,11 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
 def escaped(text: Any) -> str:
     """A text without markup, control and invisible characters."""
     return html.escape(escape_text(str(text)), quote=True)
+
+
+def unbroken(text: str) -> Html:
+    """A text in which no line ends between a number and its unit or noun."""
+    return Html(_NUMBER.sub(r"\1&nbsp;", escaped(text)))
 
 
 def joined(parts: Iterable[Any]) -> Html:

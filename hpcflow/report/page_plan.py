@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcflow.errors import HpcflowError
 from hpcflow.plan.listing.plan_text import format_bytes
-from hpcflow.report.html_elements import Html, element, joined, table
+from hpcflow.report.html_elements import Html, element, joined, table, with_code
 from hpcflow.report.plan_facts import Measured, PictureFacts, format_flops, format_seconds
 from hpcflow.report.plan_file import NAME, DrawnPlan, read_plan
 from hpcflow.report.plan_svg import svg_of
@@ -15,15 +15,19 @@ from hpcflow.report.run_events import time_of
 from hpcflow.report.run_view import PROFILE, RunView, number_of, ranks_in
 
 MOST_PAIRS = 64  # of tasks in the table of messages
+NO_PLAN = (
+    f"There is no {NAME}: `hpcflow run` writes it when training begins, not a script that was "
+    "started without it (or with --set page=0)."
+)
 HEAD = ["box", "operations", "work", "read and written", "predicted", "measured"]
 
 
 def plan_section(view: RunView) -> Html | None:
     """The picture of the first training plan; a line that says why if the file cannot be drawn."""
     plan, profile = view.folder / NAME, view.folder / PROFILE
-    if not plan.exists():
-        return None
     head = element("h2", "Plan of a step")
+    if not plan.exists():
+        return joined([head, element("p", *with_code(NO_PLAN))])
     try:
         written, drawn = _drawn(plan, (_stamp(plan), _stamp(profile)))
     except HpcflowError as error:

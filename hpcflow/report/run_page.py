@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcflow.report import run_outcome
-from hpcflow.report.html_elements import Html, element, joined, with_code
+from hpcflow.report.html_elements import Html, element, joined, unbroken, with_code
 from hpcflow.report.page_comparison import comparison_sections, curves_section, scaling_section
 from hpcflow.report.page_costs import (
     heat_section,
@@ -214,10 +214,11 @@ def _facts(view: RunView, baseline: Baseline) -> Html:
         ("script", view.told(run.script) or "-"),
         ("state", element("b", run.state, class_="state" + bad)),
         ("mode", f"{run.mode or '-'}, {places}"),
-        ("steps", f"{run.steps:,}"),
+        ("steps of each worker" if run.servers and run.replicas > 1 else "steps",
+         f"{run.steps:,}"),
         ("time", duration(run.seconds)),
         ("samples/s", f"{run.rate:,.0f}" if run.rate else "-"),
-    ]
+    ]  # fmt: skip
     if run.batch:
         facts.append(("global batch", f"{run.batch:,}"))
     if run.seconds_to_first_step is not None:
@@ -239,7 +240,9 @@ def _facts(view: RunView, baseline: Baseline) -> Html:
         facts.append((name, value if level is None else f"{value} (baseline {level:g})"))
     items = [
         element(
-            "li", element("span", name), value if isinstance(value, Html) else element("b", value)
+            "li",
+            element("span", name),
+            value if isinstance(value, Html) else element("b", unbroken(value)),
         )
         for name, value in facts
     ]
