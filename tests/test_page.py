@@ -244,6 +244,23 @@ def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
     assert "(worker 2)" in run_page.page_of([folder]).text
 
 
+def test_bars_have_whole_names_one_scale_and_grey_idle_time(tmp_path: Path) -> None:
+    host = "a-rather-long-name-of-a-node.cluster.example.org"
+    said = {"hosts": [host] * 3, "work_seconds": [1.0, 2.0], "wait_seconds": [3.0, 8.0]}
+    said |= {"server_work_seconds": [1.0], "server_wait_seconds": [4.0]}
+    folder = write(tmp_path / "run", 3, 64, 900.0, servers=1, mode="ps", said=said, waits=[0.0] * 2)
+    text = run_page.page_of([folder]).text
+    (chart,) = re.findall(r'<svg class="bars".*?</svg>', text)
+    assert f"<title>worker 1 (rank 2 on {host})</title>" in chart
+    assert "work 1, idle 4 s" in chart and ">steps of each worker</span>" in text
+    found = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"[^>]*class="bar (\w+)"', chart)
+    width = {(k // 4, look): float(size) for k, (_, size, look) in enumerate(found)}
+    assert width[2, "other"] == pytest.approx(4 * width[2, "c0"], abs=0.2)
+    assert width[1, "c1"] == pytest.approx(2 * width[2, "other"], abs=0.2)  # 8 s and 4 s
+    for x, name in re.findall(r'<text x="([\d.]+)" y="\d+" class="bar-name">([^<]+)</text>', chart):
+        assert 8 * len(name) <= float(x)  # it ends there, and has room for its characters
+
+
 def test_a_large_run_is_a_small_page_in_a_second(tmp_path: Path) -> None:
     """1,024 ranks and 10,000 steps, with as many rows as such a run records."""
     folder = large_run(tmp_path / "run")

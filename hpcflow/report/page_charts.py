@@ -12,6 +12,8 @@ WIDTH, HEIGHT = 640, 260
 LEFT, RIGHT, TOP, BOTTOM = 84, 12, 10, 34  # margins, in the units of the view box
 MOST_POINTS = 600  # of a curve in the page; more are thinned out to minima and maxima
 COLORS = 8  # colours of curves and bars in page.css
+BAR_WIDTH, LONGEST_NAME = 260, 60  # pixels of the longest bar, characters of its name
+NAME_PIXELS, SUM_PIXELS = 8, 7  # of a character of a name and of figures, at most about
 MOST_SAID = 12  # curves in the description of a chart
 
 
@@ -103,29 +105,43 @@ def _said(drawn: Sequence[Series]) -> str:
 
 
 def bar_chart(
-    title: str, rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[str]
+    title: str,
+    rows: Sequence[tuple[str, Sequence[float]]],
+    kinds: Sequence[str],
+    words: Sequence[str] = (),
 ) -> Html:
-    """Stacked bars in seconds: a row for each name, a part for each kind."""
+    """Stacked bars in seconds: a row for each name, a part for each kind; "idle" is grey.
+
+    The seconds of the parts are told after a bar by `words`, one for each kind; without them the
+    sum.
+    """
     most = max((sum(values) for _, values in rows), default=0.0)
     if not most:
         return Html("")
-    height, label, figures = 22, 170, 130
-    width = WIDTH - label - figures - 10
+    ends = [_seconds_said(values, words) for _, values in rows]
+    height, width = 22, BAR_WIDTH
+    label = 16 + NAME_PIXELS * max(len(_cut(name, LONGEST_NAME)) for name, _ in rows)
+    figures = 12 + SUM_PIXELS * max(map(len, ends))
     parts: list[Html] = []
     for line, (name, values) in enumerate(rows):
         y, x = line * height + 4, float(label)
-        parts.append(element("text", _cut(name, 24), x=label - 8, y=y + 12, class_="bar-name"))
+        parts.append(
+            element(
+                "g",
+                element("title", name),
+                element("text", _cut(name, LONGEST_NAME), x=label - 8, y=y + 12, class_="bar-name"),
+            )
+        )
         for kind, value in enumerate(values):
             length = width * value / most
             shown = element("title", f"{name}: {kinds[kind]} {number(value)} s")
             parts.append(
                 element("g", shown, element(
                     "rect", x=f"{x:.1f}", y=y, width=f"{max(length, 0):.1f}", height=height - 7,
-                    class_=f"bar c{kind % COLORS}"))
+                    class_=f"bar {kind_class(kinds, kind)}"))
             )  # fmt: skip
             x += length
-        told = " + ".join(f"{value:.3g}" for value in values if value > 0)
-        parts.append(element("text", f"{told} s", x=f"{x + 6:.1f}", y=y + 12, class_="bar-sum"))
+        parts.append(element("text", ends[line], x=f"{x + 6:.1f}", y=y + 12, class_="bar-sum"))
     said = "; ".join(
         f"{name}: " + ", ".join(f"{k} {number(v)} s" for k, v in zip(kinds, values, strict=True))
         for name, values in rows
@@ -134,11 +150,25 @@ def bar_chart(
         "svg",
         *parts,
         class_="bars",
-        viewBox=f"0 0 {WIDTH} {len(rows) * height + 6}",
+        viewBox=f"0 0 {label + width + figures} {len(rows) * height + 6}",
+        style=f"max-width: {label + width + figures}px",
         role="img",
         aria_label=f"{title}: {said}",
     )
     return element("figure", element("figcaption", title), picture, legend_of(kinds))
+
+
+def kind_class(kinds: Sequence[str], kind: int) -> str:
+    """The colour of a kind of seconds: idle time is grey."""
+    return "other" if kinds[kind] == "idle" else f"c{kind % COLORS}"
+
+
+def _seconds_said(values: Sequence[float], words: Sequence[str]) -> str:
+    """The seconds of a bar as `work 0.589, input 18.3 s`; without words their sum."""
+    if not words:
+        return f"{sum(values):.3g} s"
+    pairs = zip(words, values, strict=False)
+    return ", ".join(f"{word} {value:.3g}" for word, value in pairs if value > 0) + " s"
 
 
 def _cut(name: str, most: int) -> str:
@@ -149,7 +179,7 @@ def _cut(name: str, most: int) -> str:
 def legend_of(names: Sequence[str]) -> Html:
     """The names beside the colours of the chart."""
     items = (
-        element("li", element("span", class_=f"swatch c{i % COLORS}"), name)
+        element("li", element("span", class_=f"swatch {kind_class(names, i)}"), name)
         for i, name in enumerate(names)
     )
     return element("ul", *items, class_="legend")

@@ -91,27 +91,27 @@ def heat_section(view: RunView) -> Html | None:
 
 
 def seconds_section(view: RunView) -> Html | None:
-    """Where the seconds of each worker and server went."""
+    """Where the seconds of each worker and server went, on one scale."""
     work, waits, inputs = view.work, view.waits, view.inputs
     if not work or len(waits) != len(work):
         return None
     inputs = inputs if len(inputs) == len(work) else [0.0] * len(work)
     rows = [
-        (name, [max(own - fed, 0.0), waited, fed])
+        (name, [max(own - fed, 0.0), waited, fed, 0.0])
         for name, own, fed, waited in zip(view.workers, work, inputs, waits, strict=False)
     ]
-    kinds = ["own work", "waiting for ranks", "waiting for input"]
-    left_out = f", the first {MOST_BARS} of {len(rows)} workers" if len(rows) > MOST_BARS else ""
-    chart = bar_chart(f"seconds of each worker{left_out}", rows[:MOST_BARS], kinds)
     loads = [
-        (name, [own, idle])
+        (name, [own, 0.0, 0.0, idle])
         for name, own, idle in zip(view.servers, view.server_work, view.server_waits, strict=False)
     ]
-    title = "seconds of each server" + (
-        f", the first {MOST_BARS} of {len(loads)}" if len(loads) > MOST_BARS else ""
-    )
-    served = bar_chart(title, loads[:MOST_BARS], ["own work", "idle"]) if loads else None
-    return joined([element("h2", "Seconds by rank"), chart, served]) if chart else None
+    title = "seconds of each worker" + (" and server" if loads else "")
+    if max(len(rows), len(loads)) > MOST_BARS:
+        title += f", the first {MOST_BARS} of {len(rows):,} workers"
+        title += f" and of {len(loads):,} servers" if loads else ""
+    kinds = ["own work", "waiting for ranks", "waiting for input", "idle"][: 4 if loads else 3]
+    shown = [(name, values[: len(kinds)]) for name, values in rows[:MOST_BARS] + loads[:MOST_BARS]]
+    chart = bar_chart(title, shown, kinds, ["work", "ranks", "input", "idle"])
+    return joined([element("h2", "Seconds by rank"), chart]) if chart else None
 
 
 def step_section(view: RunView) -> Html | None:
