@@ -23,6 +23,7 @@ from hpcflow.plan.ir.program import Cluster
 from hpcflow.report import page_charts, run_limits, run_page, run_view, wait_heat_map
 from hpcflow.report.html_elements import data_script, element
 from hpcflow.report.plan_file import write_plan
+from hpcflow.report.run_limits import Joint
 from hpcflow.report.server_limits import Servers
 from tests.plan.transformer import transformer_plan
 from tests.test_report import write
@@ -106,7 +107,9 @@ def test_a_page_of_one_run(tmp_path: Path) -> None:
     for words in ("digits.py", "finished", "1,000", "loss"):
         assert words in said or words in text
     assert text.count("<figure") == 4  # loss, rate, heat map, seconds by worker
-    assert "<b>12.5&nbsp;s</b>" in text and "<b>collective, 4&nbsp;ranks on 4&nbsp;nodes</b>" in text
+    assert (
+        "<b>12.5&nbsp;s</b>" in text and "<b>collective, 4&nbsp;ranks on 4&nbsp;nodes</b>" in text
+    )
     assert "<p>There is no plan.json: <code>hpcflow run</code> writes it" in text
 
 
@@ -239,9 +242,77 @@ def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
     found = wait_heat_map.heat_map(run_view.rows_of_paces(folder / "paces.csv"))
     assert found is not None and found.seconds == 10.0
-    cells = pixels(wait_heat_map.png_uri(found.waiting))
-    assert (cells[2] == 0).all() and (cells[[0, 1, 3]] == round(254 * 2 / 3)).all()
+    cells = pixels(wait_heat_map.png_uri(found.waiting, found.input))
+    assert (cells[2] == 0).all() and (cells[[0, 1, 3]] == 16 * 10).all()  # 2/3 of 15 shades
+    assert found.joint.common == 0.0
     assert "(worker 2)" in run_page.page_of([folder]).text
+
+
+def test_the_map_ends_with_the_run_and_its_figures_are_those_of_the_bars(tmp_path: Path) -> None:
+    """Times without a row are not known; short rows weigh less than long ones."""
+    said = {"seconds": 16.0, "work_seconds": [12.0, 4.0], "wait_seconds": [4.0, 12.0]}
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, said=said, waits=[8.0, 0.0]))
+    lines = ["seconds,step,worker,steps,work,wait,input,samples"]
+    for end, steps, *shares in ((8, 4, 0.75, 0), (10, 2, 0, 0.5), (12, 2, 0.5, 0), (14, 2, 1, 0)):
+        for worker in (0, 1):  # steps of a second
+            wait, fed = shares if worker == 0 else (0.75, 0.0)
+            lines.append(f"{end},{end},{worker},{steps},{1 - wait},{wait},{fed},1")
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    (view,) = run_view.views_of([folder], is_over=True)
+    found = view.map
+    assert found is not None and found.seconds == 16.0  # in four cells
+    np.testing.assert_allclose(found.waiting[0], [np.nan, 0.75, 0.25, 1.0])
+    np.testing.assert_allclose(found.waiting[1], [np.nan, 0.75, 0.75, 0.75])
+    np.testing.assert_allclose(found.input[0], [np.nan, 0.0, 0.25, 0.0])
+    assert found.joint == pytest.approx((4 * 1.75, 4 * (0.25 + 0.125)))
+    text = run_page.page_of([folder]).text
+    assert "from 25% of its time (worker 0) to 75% (worker 1)" in text
+    assert ">16&nbsp;s</span>" in text and "not recorded" in text
+    assert text.count('class="heat"') == 2 and ">waiting for input</li>" in text
+    assert "work 4, ranks 4, input 8 s" in text
+
+
+def test_workers_that_wait_for_each_other_in_turn_blame_no_network(tmp_path: Path) -> None:
+    """Worker 0 is late in the first half, worker 1 in the second; nobody waits with the other."""
+    said = {"work_seconds": [6.2, 6.3], "wait_seconds": [6.2, 6.2]}
+    folder = Path(write(tmp_path / "run", 2, 64, 1000.0, said=said, waits=[0.0, 0.0]))
+    lines = ["seconds,step,worker,steps,work,wait,samples"]
+    for k in range(1, 26):
+        late = int(k > 12)
+        for worker in (0, 1):
+            own, wait = (1, 0) if worker == late else (0, 1)
+            lines.append(f"{k / 2},{k},{worker},1,{own * 0.5},{wait * 0.5},1")
+    (folder / "paces.csv").write_text("\n".join(lines) + "\n")
+    (view,) = run_view.views_of([folder], is_over=True)
+    (limit,) = view.limits
+    assert limit.resource == "unequal steps" and limit.seconds == pytest.approx(6.25, abs=0.3)
+    rows = (folder / "paces.csv").read_text().replace(",0.5,0,", ",0.25,0.25,")
+    (folder / "paces.csv").write_text(rows.replace(",0.0,0.5,", ",0.25,0.25,").replace(
+        ",0.5,0.0,", ",0.25,0.25,"))  # fmt: skip
+    (view,) = run_view.views_of([folder], is_over=True)
+    (limit,) = view.limits  # now both wait at the same time
+    assert limit.resource == "messages" and limit.text.endswith("the network")
+
+
+def test_what_is_left_stands_last_and_a_long_start_is_named(tmp_path: Path) -> None:
+    compiled = [{"rank": 0, "plan_seconds": 3.0, "kernel_seconds": 5.0}, {"kernel_seconds": "x"}]
+    said = {"work_seconds": [4.0, 4.5, 9.0], "wait_seconds": [8.0, 7.5, 3.0]}
+    said |= {"seconds_to_first_step": 20.0, "compile": compiled}
+    folder = Path(write(tmp_path / "run", 3, 64, 900.0, said=said, waits=[0.0] * 3))
+    text = run_page.page_of([folder]).text
+    heads = re.findall(r"<li><b>([a-z ]+): </b>", text)
+    assert heads == ["start", "slow worker", "messages", "the rest"]
+    words = " ".join("".join(checked(text).texts).split())
+    assert "computing 4.5 s (36%), the median of 3 workers" in words
+    assert "plans took at most 3 s of a rank and kernels 5 s" in words and "hpcflow cache" in words
+    assert "<b>12.5&nbsp;s</b>" in text and ">steps</span>" in text
+    (view,) = run_view.views_of([folder], is_over=True)
+    assert [one.resource for one in view.limits] == ["slow worker", "messages"]
+    assert "limited by start" in view.limit_lines[0]
+    assert "There is no plan.json" in words
+    short = run_limits.start_limit(1000.0, 20.0, compiled)
+    slow = run_limits.start_limit(100.0, 20.0, [{"plan_seconds": 0.1, "kernel_seconds": 0.1}])
+    assert short is None and slow is not None and "hpcflow cache" not in slow.remedy
 
 
 def test_bars_have_whole_names_one_scale_and_grey_idle_time(tmp_path: Path) -> None:
@@ -316,6 +387,22 @@ def test_what_limits_a_run_is_named(
     if words.startswith("w2"):  # the run is longer by what w2 takes above the others
         assert found[0].seconds == pytest.approx(63 - 20.5)
         assert len(found) == 1 and "would take about 21.5 s, not 64 s" in found[0].text
+
+
+def test_input_of_workers_in_turn_has_an_estimate_without_any(tmp_path: Path) -> None:
+    """Worker 1 waited 28 s for input and 7 s for worker 0, of which 1 s had no such cause."""
+    inputs, work, waits = [18.0, 28.0], [18.5, 28.5], [17.0, 7.0]
+    (one,) = run_limits.limits(
+        36.0, inputs, work, waits, ["w0", "w1"], {}, Servers(), Joint(1.0, 9.0)
+    )
+    assert one.resource == "input" and one.seconds == 10.0  # and 1 s of messages is too short
+    assert "w1 waited 28 s for its input data, the other one 18 s (" in one.text
+    assert "as the other one, the run would take about 26 s, not 36 s, and without" in one.text
+    assert one.text.endswith("without any waiting for input about 2 s")
+    said = {"seconds": 36.0, "work_seconds": work, "wait_seconds": waits}
+    folder = write(tmp_path / "run", 2, 64, 900.0, said=said, waits=inputs)
+    (view,) = run_view.views_of([folder], is_over=True)
+    assert view.limited_by == "input" and view.computing == pytest.approx(0.5)
 
 
 def test_saves_that_hold_training_are_named() -> None:

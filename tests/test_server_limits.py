@@ -71,6 +71,28 @@ def test_a_slow_worker_and_its_own_waiting_are_both_named() -> None:
     assert [one.resource for one in found] == [PORT]
 
 
+def test_only_the_work_of_a_server_has_an_estimate_without_it() -> None:
+    """A port shares its bytes with latencies that nobody has measured."""
+    names, work, waits = ["w0", "w1"], [1.0, 1.0], [8.0, 8.0]
+    busy = Servers(["s0"], [], [0.9], nodes=5, message_bytes=LARGE, joins=True)
+    (found,) = run_limits.limits(10.0, [], work, waits, names, {}, busy)
+    assert found.resource == SERVER
+    assert found.text.endswith("took no time, the run would take about 2 s, not 10 s")
+    idle = Servers(["s0"], [], [0.1], nodes=5, message_bytes=LARGE)
+    (found,) = run_limits.limits(10.0, [], work, waits, names, {}, idle)
+    assert found.resource == PORT and "would take" not in found.text
+
+
+def test_what_all_wait_for_at_once_counts_only_where_workers_wait_for_each_other() -> None:
+    names, work, waits = ["w0", "w1"], [1.0, 2.0], [8.0, 7.0]
+    facts = Servers(["s0"], [], [0.1], nodes=5, message_bytes=LARGE)
+    joint = run_limits.Joint(3.0, 4.5)
+    for joins, seconds in ((False, 7.0), (True, 3.0)):
+        servers = facts._replace(joins=joins)
+        found = run_limits.limits(10.0, [], work, waits, names, {}, servers, joint)
+        assert {one.resource: one.seconds for one in found}[PORT] == seconds
+
+
 def run_of(folder: Path, loads: dict[str, Any], **more: Any) -> RunView:
     """A run of 12.5 s on 5 nodes: two workers that wait for a server most of the time."""
     said = {"work_seconds": [2.0, 2.0], "wait_seconds": [10.0, 10.0]}

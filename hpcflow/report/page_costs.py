@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.platform.terminal_escaping import escape_line
-from hpcflow.report.html_elements import Html, element, joined, table, with_code
+from hpcflow.report.html_elements import Html, element, joined, table, unbroken, with_code
 from hpcflow.report.page_charts import bar_chart
 from hpcflow.report.page_diagrams import Mark, roofline
 from hpcflow.report.page_task_diagram import ServerBytes, ring_diagram, servers_diagram
@@ -26,68 +25,109 @@ STEP_PARTS = {  # of profile.json
     "outside": "outside of steps",
 }  # fmt: skip
 MOST_BARS = 64  # workers in a chart of bars
+MOST_NAMED = 16  # workers whose rows of the map have a name each
 
 
 def limits_section(view: RunView) -> Html | None:
-    """What the seconds of the run were lost to."""
-    found = view.limits
+    """What the seconds of the run were lost to, largest first, and then what is left."""
     if not view.run.seconds or not (view.waits or view.inputs):
         return None
-    own = [w - i for w, i in zip(view.work, view.inputs or [0.0] * len(view.work), strict=False)]
-    lost = sum(one.seconds for one in found)
-    computing = statistics.median(own) if own else max(0.0, view.run.seconds - lost)
     items = [
-        element("li", element("b", f"{one.resource}: "), *with_code(one.text), element("br"),
-                element("span", *with_code(one.remedy), class_="remedy"))
-        for one in found
+        element("li", element("b", f"{one.resource}: "), *_told(one.text), element("br"),
+                element("span", *_told(one.remedy), class_="remedy"))
+        for one in view.all_limits
     ]  # fmt: skip
     if view.faults:
         items.insert(0, element("li", element("b", "injected faults: "), ", ".join(view.faults),
                                 element("br"), element("span", "they were asked for by --inject",
                                                        class_="remedy")))  # fmt: skip
-    share = computing / view.run.seconds
-    is_below = bool(_heaviest(view))
-    where = "see the operations below" if is_below else "`hpcflow run --profile` tells more"
-    said = f"{computing:.3g} s ({share:.0%}) of a worker; {where}"
-    items.append(element("li", element("b", "computing: "), *with_code(said)))
+    computing, count = view.computing, len(view.own)
+    whose = "" if count < 2 else ", of a worker on average" if count == 2 else (
+        f", the median of {count:,} workers")  # fmt: skip
+    where = "see the operations below" if _heaviest(view) else "`hpcflow run --profile` tells more"
+    said = f"computing {computing:.3g} s ({computing / view.run.seconds:.0%}){whose}; {where}"
+    items.append(element("li", element("b", "the rest: "), *_told(said)))
     return joined([element("h2", "What the time went to"), element("ul", *items, class_="limits")])
 
 
+def _told(text: str) -> list[Html]:
+    """A text with code between back quotes, and no line break between a number and its unit."""
+    return [part if isinstance(part, Html) else unbroken(part) for part in with_code(text)]
+
+
 def heat_section(view: RunView) -> Html | None:
-    """Workers by time: who waited, and who was waited for."""
+    """Workers by time: who waited, for others or for input, and who was waited for."""
     found = view.map
     if found is None or len(found.waiting) < 2:
         return None
-    workers = round(len(found.waiting) * found.workers_in_a_row)
     if np.isnan(found.waiting).all(axis=1).any():
         return None  # workers without work and waiting
-    shares = np.nanmean(found.waiting, axis=1)
-    least, most = int(np.nanargmin(shares)), int(np.nanargmax(shares))
-    each = found.workers_in_a_row
-    said = f"waiting for others: {shares[least]:.0%} of the time"
-    if f"{shares[least]:.0%}" != f"{shares[most]:.0%}":
-        said = (
-            f"waiting for others: from {shares[least]:.0%} of its time (worker "
-            f"{least * each:.0f}) to {shares[most]:.0%} (worker {most * each:.0f})"
-        )
-    image = element("img", src=png_uri(found.waiting), alt=said, class_="heat",
-                    height=min(384, 32 * len(found.waiting)))  # fmt: skip
-    axis = element("div", element("span", "worker 0"), element("span", f"{workers - 1}"),
-                   class_="heat-axis")  # fmt: skip
-    times = element("div", element("span", "0 s"), element("span", duration(found.seconds)),
+    workers = round(len(found.waiting) * found.workers_in_a_row)
+    shares = [
+        waited / (own + waited) if own + waited > 0 else 0.0
+        for own, waited in zip(view.work, view.waits, strict=False)
+    ]
+    said = _waiting_said(shares)
+    if workers <= MOST_NAMED:
+        rows = element("div", *(
+            joined([element("span", f"worker {k}", title=name), _cells(view, slice(k, k + 1), 1,
+                    f"worker {k}: waiting for others {share:.0%} of its time")])
+            for k, (name, share) in enumerate(zip(view.workers, shares, strict=False))
+        ), class_="heat-rows")  # fmt: skip
+    else:
+        axis = element("div", element("span", "worker 0"), element("span", f"{workers - 1}"),
+                       class_="heat-axis")  # fmt: skip
+        height = min(384, 8 * len(found.waiting))
+        rows = element("div", axis, _cells(view, slice(None), height, said), class_="heat-row")
+    times = element("div", element("span", "0 s"), element("span", unbroken(_end_said(view))),
                     class_="heat-time")  # fmt: skip
-    unknown = ", white: not known" if np.isnan(found.waiting).any() else ""
-    scale = element("p", "own work and input ", element("span", class_="scale"),
-                    f" waiting for others{unknown}; a pale row among dark ones is a worker that "
-                    "the others waited for")  # fmt: skip
-    figure = element(
-        "figure",
-        element("figcaption", said),
-        element("div", axis, image, class_="heat-row"),
-        times,
-        scale,
+    own, *fed = (
+        ["own work", "waiting for input"]
+        if any("input" in row for row in view.paces)
+        else ["own work and waiting for input"]
     )
+    keys = [own, "waiting for others", *fed]
+    keys += ["not recorded: the first step, and the last ones"] if np.isnan(
+        found.waiting).any() else []  # fmt: skip
+    looks = {own: "heat-own", "waiting for others": "c1", "waiting for input": "c2"}
+    legend = element("ul", *(
+        element("li", element("span", class_=f"swatch {looks.get(key, 'heat-none')}"), key)
+        for key in keys
+    ), class_="legend")  # fmt: skip
+    hint = element(
+        "p", "a row with little orange among orange ones is a worker that the others waited for"
+    )
+    figure = element("figure", element("figcaption", said), rows, times, legend, hint)
     return joined([element("h2", "Own work and waiting, by worker and time"), figure])
+
+
+def _cells(view: RunView, which: slice, height: int, said: str) -> Html:
+    """The picture of some rows of the map."""
+    assert view.map is not None
+    uri = png_uri(view.map.waiting[which], view.map.input[which])
+    return element("img", src=uri, alt=said, title=said, class_="heat", height=height)
+
+
+def _waiting_said(shares: Sequence[float]) -> str:
+    """The least and the largest share of waiting in words."""
+    least, most = (pick(range(len(shares)), key=shares.__getitem__) for pick in (min, max))
+    if f"{shares[least]:.0%}" == f"{shares[most]:.0%}":
+        return f"waiting for others: {shares[least]:.0%} of the time"
+    return (
+        f"waiting for others: from {shares[least]:.0%} of its time (worker {least}) to "
+        f"{shares[most]:.0%} (worker {most})"
+    )
+
+
+def _end_said(view: RunView) -> str:
+    """The end of the axis of the map; records may begin before the first step."""
+    assert view.map is not None
+    end = duration(view.map.seconds)
+    if end == duration(view.run.seconds):
+        return end
+    return (
+        f"{end} since the session began, {duration(view.run.seconds)} of them from the first step"
+    )
 
 
 def seconds_section(view: RunView) -> Html | None:

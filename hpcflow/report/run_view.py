@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from hpcflow.report import run_outcome
 from hpcflow.report.job_accounting import Usage, ask_sacct, job_id, usage_of
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import events_of
-from hpcflow.report.run_limits import Limit, limits
+from hpcflow.report.run_limits import Limit, limits, start_limit
 from hpcflow.report.run_summary import RESULT, SERVERS, RunSummary, load
 from hpcflow.report.run_tables import bytes_text
 from hpcflow.report.server_limits import Cause, Servers, cause
@@ -73,7 +74,7 @@ class RunView:
         paces = rows_of_paces(folder / PACES)
         self.paces = [row for row in paces if "worker" in row]
         self.loads = [row for row in paces if "worker" not in row]
-        self.map: HeatMap | None = heat_map(self.paces)
+        self.map: HeatMap | None = heat_map(self.paces, run.seconds)
         self.events = events_of(folder, self.manifest, self.failure)
         self.usage: Usage | None = None
 
@@ -206,7 +207,33 @@ class RunView:
         return limits(
             *(self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves),
             self.server_facts,
+            None if self.map is None else self.map.joint,
         )
+
+    @property
+    def own(self) -> list[float]:
+        """Seconds of own work of each worker, without waiting for input; [] if unknown."""
+        inputs = self.inputs or [0.0] * len(self.work)
+        return [max(w - i, 0.0) for w, i in zip(self.work, inputs, strict=False)]
+
+    @property
+    def computing(self) -> float:
+        """The median own work of the workers; without it the seconds that no limit explains."""
+        if self.own:
+            return statistics.median(self.own)
+        return max(0.0, self.run.seconds - sum(one.seconds for one in self.limits))
+
+    @property
+    def start_limit(self) -> Limit | None:
+        """The time until the first step, if that is a large share of launch and training."""
+        compiled = self.result.get("compile", [{}], [])
+        return start_limit(self.run.seconds, self.run.seconds_to_first_step, compiled)
+
+    @property
+    def all_limits(self) -> list[Limit]:
+        """What limits the run, and its start, largest first."""
+        start = self.start_limit
+        return sorted([*self.limits, *([] if start is None else [start])], reverse=True)
 
     @property
     def limit_lines(self) -> list[str]:
@@ -214,15 +241,14 @@ class RunView:
         return [
             f"{self.name}: limited by {one.resource}: {escape_line(one.text)}\n"
             f"  next  {escape_line(one.remedy)}"
-            for one in self.limits
+            for one in self.all_limits
         ]
 
     @property
     def limited_by(self) -> str:
         """The resource to which most seconds went: that of a limit, or computing."""
         found = self.limits
-        lost = sum(one.seconds for one in found)
-        is_lost = bool(found) and found[0].seconds > self.run.seconds - lost
+        is_lost = bool(found) and found[0].seconds > self.computing
         return found[0].resource if is_lost else "computing"
 
     @property

@@ -31,6 +31,7 @@ class Cause(NamedTuple):
     resource: str
     text: str
     remedy: str
+    seconds: float = 0.0  # by which the run would be shorter without it; 0 if not known
 
 
 def cause(seconds: float, work: Sequence[float], waits: Sequence[float], servers: Servers) -> Cause:
@@ -50,7 +51,7 @@ def cause(seconds: float, work: Sequence[float], waits: Sequence[float], servers
     first = max(range(len(named)), key=servers.busy.__getitem__)
     own, unequal, rest = _parts(seconds, work, waits, servers)
     if own >= max(unequal, rest):
-        return _server(first, servers)
+        return _server(first, servers, own)
     busy = f"the servers work at most {servers.busy[first]:.0%} of the time"
     if unequal > rest:
         text = (
@@ -93,7 +94,7 @@ def _parts(
     return own, 0.0, mean - own
 
 
-def _server(first: int, servers: Servers) -> Cause:
+def _server(first: int, servers: Servers, seconds: float) -> Cause:
     others = [share for k, share in enumerate(servers.busy) if k != first]
     share = servers.busy[first]
     text = f"the work of {servers.names[first]}: it is busy {share:.0%} of the time"
@@ -105,7 +106,7 @@ def _server(first: int, servers: Servers) -> Cause:
             "`--set placement=RUN/result.json` of this run, or a smaller `shard_bytes`, divides "
             "the variables more evenly over the servers; else larger batches"
         )
-    return Cause(SERVER, text, remedy)
+    return Cause(SERVER, text, remedy, seconds)
 
 
 def _port(first: int, workers: int, servers: Servers) -> Cause:
