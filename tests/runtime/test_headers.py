@@ -26,7 +26,7 @@ WIRE = {
     "FAILED": (("plan", "instance", "step"), [10, 11, 12, 13, 99, 0, 0, 0]),
     "CANCEL": (("plan", "instance", "step"), [11, 11, 12, 13, 99, 0, 0, 0]),
     "PACE": (
-        ("steps", "work_ns", "wait_ns", "millisamples", "dataset", "session"),
+        ("origin", "work_ns", "wait_ns", "millisamples", "mean_work_ns", "input_ns"),
         [12, 11, 12, 13, 99, 14, 15, 16],
     ),
     "DECLARE": ((), [13, 0, 0, 0, 99, 0, 0, 0]),
@@ -77,3 +77,16 @@ def test_any_values_there_and_back(header: type[Header], data, size):
 def test_no_two_tags_have_one_number():
     tags = [value for name, value in vars(message_headers).items() if name.endswith("_TAG")]
     assert len(tags) > 4 and len(set(tags)) == len(tags)
+
+
+@given(
+    steps=st.integers(0, 2**23 - 1),
+    session=st.integers(0, 2**24 - 1),
+    dataset=st.integers(-1, 2**16 - 2),
+)
+def test_three_numbers_of_a_pace_share_a_word(steps: int, session: int, dataset: int):
+    origin = message_headers.WorkerPace.packed(steps, session, dataset)
+    words = message_headers.WorkerPace(origin, 1, 2, 3, 4, 5).encode()
+    found = decode(words.tolist())
+    assert isinstance(found, message_headers.WorkerPace)
+    assert (found.steps, found.session, found.dataset) == (steps, session, dataset)
