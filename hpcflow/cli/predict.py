@@ -1,6 +1,7 @@
 """Predict the time of a step on a cluster, from the plan of a script or from a finished run.
 
-SCRIPT is planned as by `hpcflow plan`; the times of its operations come from the cost model. RUN is
+SCRIPT is planned as by `hpcflow plan`; the times of its operations come from the machine profile
+(`hpcflow costs`), else from the cost model. RUN is
 the folder of a run: its script is planned again, and the model is scaled to the run's measured own
 work of a step. Computing, messages and updates of servers are then replayed, without MPI.
 `hpcflow help prediction` describes the method and its limits.
@@ -20,12 +21,15 @@ from hpcflow.cli.plan import plans_of
 from hpcflow.cli.run import add_settings, chosen_settings
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.placement.job_replay import JobSettings, ReplicaClass
+from hpcflow.graph.static_shape import Spec
+from hpcflow.placement.durations import Seconds
+from hpcflow.placement.job_replay import JobSettings
 from hpcflow.placement.network import Network
 from hpcflow.plan.cost.memory_estimate import predict_memory
+from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds
 from hpcflow.plan.cost.step_prediction import StepPrediction, predict_step
-from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.listing.plan_text import format_bytes, format_table
 from hpcflow.ps import script_rules
 from hpcflow.settings import Settings
@@ -89,23 +93,25 @@ def main(args: argparse.Namespace) -> int:
             if not code:
                 err(f"hpcflow predict: {args.script} ran no step, so there is no plan")
             return code or 1
-        prediction = _predicted(args, plan, memory, network, replay, run)
+        seconds, times = _node_seconds(args, run)
+        classes = run.classes(plan.cluster.replicas) if run is not None else ()
+        prediction = predict_step(plan, network, memory, replay, classes, seconds, args.repeat)
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
-    data = _data(args, prediction, run)
+    data = _data(args, prediction, run) | {"times": times}
     try:
         if args.out:
             write_text(Path(args.out), json.dumps(data, indent=1) + "\n")
     except OSError as error:
         err(f"hpcflow: {args.out} cannot be written: {error.strerror}")
         return 1
-    out(json.dumps(data, indent=1) if args.json else prediction_text(prediction))
+    out(json.dumps(data, indent=1) if args.json else prediction_text(prediction, times))
     return 0
 
 
-def prediction_text(prediction: StepPrediction) -> str:
-    """The prediction as text."""
+def prediction_text(prediction: StepPrediction, times: str) -> str:
+    """The prediction as text; `times` says where the times of operations are from."""
     cluster = prediction.plan.cluster
     rate, servers = prediction.samples_per_second, f" + {cluster.servers} servers"
     sync = f", sync={cluster.sync}" if cluster.mode == "ps" else ""
@@ -121,6 +127,7 @@ def prediction_text(prediction: StepPrediction) -> str:
             (f"memory of {task}", format_bytes(nbytes))
             for task, nbytes in prediction.memory.items()
         ),
+        ("times of operations", times),
     ]
     head = (
         f"prediction: mode {cluster.mode}{sync}, {prediction.ranks} ranks = "
@@ -174,19 +181,30 @@ def _planned(
     return plan, predict_memory(plan, memory_lowering(devices)), 0
 
 
-def _predicted(
-    args: argparse.Namespace,
-    plan: Plan,
-    memory: dict[str, MemoryEstimate],
-    network: Network,
-    replay: JobSettings,
-    run: MeasuredRun | None,
-) -> StepPrediction:
-    classes: Sequence[ReplicaClass] = ()
-    seconds: NodeSeconds = model_seconds
+def _node_seconds(args: argparse.Namespace, run: MeasuredRun | None) -> tuple[NodeSeconds, str]:
+    """The times of operations, and where they are from: the run, this machine, or the model."""
     if run is not None:
-        classes, seconds = run.classes(plan.cluster.replicas), run.node_seconds()
-    return predict_step(plan, network, memory, replay, classes, seconds, args.repeat)
+        return run.node_seconds(), f"measured in {os.path.abspath(args.script)}"
+    from hpcflow.kernels.machine_facts import machine_facts
+    from hpcflow.platform.machine_profile import profile_file
+
+    settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
+    file = profile_file(machine_facts(), settings.cost_cache)
+    try:
+        rows = file.read().operations if file is not None else ()
+    except HpcflowError as error:
+        err(f"hpcflow predict: {error.message}: the times are those of the cost model")
+        rows = ()
+    if not rows:
+        return model_seconds, "cost model; `hpcflow costs --calibrate` measures this machine"
+    threads = settings.threads or max(args.cores // (args.ranks_per_node or 1), 1)
+    costs = OperationCosts(rows)
+
+    def seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
+        found = costs.seconds(node, inputs, threads)
+        return Seconds(found.median, found.low, found.high)
+
+    return seconds, f"{len(rows)} operations measured on this machine, {threads} threads a rank"
 
 
 def _check_ranks(ranks: int, servers: int) -> None:
@@ -267,7 +285,6 @@ def _data(
         "script": os.path.abspath(script),
         "arguments": args.script_args if run is None else run.script_args,
         "settings": chosen_settings(args),
-        "times": "cost model" if run is None else f"measured in {os.path.abspath(args.script)}",
         "commit": git.get("commit"),
         "versions": versions(),
     }
