@@ -7,10 +7,11 @@ from typing import Any
 from hpcflow.errors import ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.layers.dense_layers import dense
-from hpcflow.layers.layer_builder import known_size, of_rank
+from hpcflow.layers.layer_builder import drops, known_size, of_rank
 from hpcflow.ops.array.array_ops import expand_dims, reshape, shape, transpose
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.nn.attention import scaled_dot_product_attention
+from hpcflow.ops.nn.training_calls import call_in_phase
 from hpcflow.ops.variables.variable_scope import variable_scope
 
 
@@ -24,7 +25,7 @@ def multi_head_attention(
     mask: Any = None,
     causal: bool = False,
     dropout_rate: Any = 0.0,
-    training: bool = False,
+    training: bool | None = None,
     use_bias: bool = True,
     kernel_initializer: Any = None,
     seed: int | None = None,
@@ -34,7 +35,8 @@ def multi_head_attention(
     """Multi-head attention with a projection for each head (Vaswani et al., 2017).
 
     Without `keys` this is self-attention of `queries`. `values` default to the keys. `units` (the
-    total of all heads) and `output_units` default to the number of features of the queries.
+    total of all heads) and `output_units` default to the number of features of the queries. While
+    `training`, by default in `fit` of a model alone, `dropout_rate` of the attention is dropped.
 
     Shapes:    queries [batch, m, features], keys and values [batch, n, ...]: [batch, m,
                output_units]. A boolean `mask` is broadcast to [batch, m, n], or has a part for each
@@ -55,15 +57,26 @@ def multi_head_attention(
         def project(x: Tensor, size: int, into: str) -> Tensor:
             return dense(x, size, None, use_bias, kernel_initializer=kernel_initializer, name=into)
 
-        a, b, c = (
+        parts = [
             _parted(project(x, width, into), num_heads)
             for x, into in ((q, "query"), (k, "key"), (v, "value"))
-        )
-        mask = None if mask is None else _mask_of_heads(mask)
-        rate = dropout_rate if training else 0.0
-        heads = scaled_dot_product_attention(a, b, c, mask, causal, rate, seed=seed)
+        ]
+        given = (*parts, None if mask is None else _mask_of_heads(mask))
+        heads = _with_dropout(given, dropout_rate, training, causal=causal, seed=seed)
         joined = reshape(transpose(heads, [0, 2, 1, 3]), [*_lead(q), width])
         return project(joined, output_units or known_size(q, -1, "attention"), "output")
+
+
+def _with_dropout(given: tuple[Any, ...], rate: Any, training: bool | None, **facts: Any) -> Tensor:
+    """Attention of (queries, keys, values, mask), with dropout while `training`."""
+
+    def attend(q: Any, k: Any, v: Any, mask: Any, training: Any = False) -> Tensor:
+        used = rate if training else 0.0
+        return scaled_dot_product_attention(q, k, v, mask, dropout_rate=used, **facts)
+
+    how = {"training": training if drops(rate) else False}
+    heads: Tensor = call_in_phase(attend, attend, attend, given, how, "multi_head_attention")
+    return heads
 
 
 def _mask_of_heads(mask: Any) -> Tensor:

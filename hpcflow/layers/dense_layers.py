@@ -99,7 +99,8 @@ def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_l
 class Dropout(OfTensor):
     """Dropout: while `training` (a bool or a tensor), an element is 0 with probability `rate`.
 
-    The other elements are divided by `1 - rate`. Without training the result equals the inputs.
+    The other elements are divided by `1 - rate`. Without training the result equals the inputs. By
+    default `training` is true in `fit` of a model of the outputs, and only there.
     """
 
     what = "dropout"

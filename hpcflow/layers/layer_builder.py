@@ -149,3 +149,8 @@ def format_of(data_format: str, rank: int) -> str:
             line=user_line(),
         )
     return f"NC{axes}" if data_format == "channels_first" else f"N{axes}C"
+
+
+def drops(rate: Any) -> bool:
+    """Whether a dropout rate, a number or a tensor, can drop something."""
+    return not isinstance(rate, (int, float)) or rate != 0

@@ -29,7 +29,8 @@ class BatchNormalization(OfTensor):
 
     Source: Ioffe and Szegedy, 2015. While `training` (a bool or a scalar tensor), mean and variance
     are those of the batch over all axes but `axis`; with `synchronized`, of the global batch of all
-    replicas. Otherwise they are the moving averages. The update operations of the moving averages
+    replicas. Otherwise they are the moving averages. By default `training` is true in `fit` of a
+    model of the outputs, and only there. The update operations of the moving averages
     are in the collection "update_ops". The training step must run them (`with
     hf.control_dependencies(hf.get_collection(hf.GraphKeys.UPDATE_OPS))`). As in TensorFlow, the
     moving variance averages the unbiased variance (divided by n - 1) for images of rank 4, and the

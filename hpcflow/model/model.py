@@ -366,11 +366,14 @@ class Sequential(Model):
         else:
             self.layers.append(layer)
 
-    def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-        """`x` through its layers: a model as a layer of another."""
+    def __call__(self, x: Tensor, training: bool | None = None) -> Tensor:
+        """`x` through its layers: a model as a layer of another.
+
+        Without `training` it is true in `fit` of the other, and only there.
+        """
         return self._through(x, training=training)
 
-    def _through(self, *inputs: Tensor, training: bool) -> Tensor:
+    def _through(self, *inputs: Tensor, training: bool | None) -> Tensor:
         if len(inputs) != 1:
             raise FeedError(
                 f"{self.name!r} takes one input, not {len(inputs)}",

@@ -20,16 +20,16 @@ from hpcflow.graph.static_shape import size_of
 from hpcflow.model.callbacks import History
 from hpcflow.model.fit_loop import join_workers
 from hpcflow.model.loss_names import LabelsSpec
+from hpcflow.model.training_ends import Ends, ancestors, ends_of, in_training, of_two_calls
 from hpcflow.model.training_graph import (
     Compiled,
     TrainingGraph,
-    accepts_training,
-    ancestors,
     compiled,
     training_graph,
 )
 from hpcflow.ops.array.array_ops import placeholder
 from hpcflow.ops.nn.layer_objects import Layer
+from hpcflow.ops.nn.training_calls import accepts_training, training_phase
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.ops.variables.variable_scope import AUTO_REUSE, variable_scope
 from hpcflow.platform.lazy_imports import LazyMethod
@@ -76,7 +76,7 @@ class ModelGraph:
         self._fits = 0
         self._options: dict[str, Any] = {}
         self._call = call or getattr(self, "call", None)
-        self._trained: Tensor | None = None  # the output while training
+        self._calls: tuple[Ends, Ends] | None = None  # after calls for inference, for training
         self._compiled: Compiled | None = None
         self._training: TrainingGraph | None = None
         self._session: TrainingSession | None = None
@@ -91,7 +91,7 @@ class ModelGraph:
                 )
             inputs = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
             self._inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-            self.outputs = self._trained = outputs
+            self.outputs = outputs
             self.graph: Graph = outputs.graph
         elif self._call is None:
             raise GraphError(
@@ -221,16 +221,14 @@ class ModelGraph:
                 for i, (dtype, shape) in enumerate(specs)
             ]
             try:
-                with variable_scope(self.name, reuse=AUTO_REUSE):
-                    self.outputs = self._output(False)
+                self.outputs = self._output(False)
             except Exception:
                 self._inputs = []  # other data may fit
                 raise
             before = self._count()
-            self._trained = self.outputs
             if accepts_training(self._call):
-                with variable_scope(self.name, reuse=AUTO_REUSE):
-                    self._trained = self._output(True)
+                first = ends_of(self.outputs)
+                self._calls = first, ends_of(self._output(True))
         if self._count() != before:
             raise GraphError(
                 f"call() of {self.name!r} makes new variables each time it is called",
@@ -243,8 +241,12 @@ class ModelGraph:
     def _output(self, training: bool) -> Tensor:
         assert self._call is not None
         self._check_layers()
-        takes = {"training": training} if accepts_training(self._call) else {}
-        result = self._call(*self._inputs, **takes)
+        with variable_scope(self.name, reuse=AUTO_REUSE):
+            if accepts_training(self._call):
+                with training_phase(training):
+                    result = self._call(*self._inputs, training=training)
+            else:
+                result = self._call(*self._inputs)
         if not isinstance(result, Tensor):
             raise GraphError(
                 f"call() of {self.name!r} returned {type(result).__name__}, not a tensor",
@@ -280,22 +282,34 @@ class ModelGraph:
                     f"{self.name!r} was used before it was compiled",
                     hint="call compile() before predict(), set_weights() and load_weights()",
                 )
-            outputs, trained = self._outputs(), self._trained
-            assert trained is not None
-            self._name_variables()
             with self.graph.as_default():
+                trained, inferred = self._ends()
+                self._name_variables(trained.output)
                 self._training = training_graph(
-                    *(self._compiled, trained, outputs, self.weights, self.name),
+                    *(self._compiled, trained, inferred, self.weights, self.name),
                     *(labels, weight_shape),
                 )
         return self._training
 
-    def _name_variables(self) -> None:
-        """Remember which variables the outputs need: not the optimizer's, nor other models'."""
-        if self._names is None:
-            needed = ancestors(
-                [self._outputs(), *([] if self._trained is None else [self._trained])]
-            )
+    def _ends(self) -> tuple[Ends, Ends]:
+        """What is computed in training and otherwise, of the entries that need its variables."""
+        self._name_variables()
+        output, own = self._outputs(), {v.op for v in self.weights}
+        now = ends_of(output)
+        if self._calls is not None:
+            trained, inferred = of_two_calls(*self._calls, self._inputs, now)
+            return trained.with_variables(own), inferred.with_variables(own)
+        inferred = now.with_variables(own)
+        return in_training(inferred, self._inputs, self.name), inferred
+
+    def _name_variables(self, *others: Tensor) -> None:
+        """Remember which variables the outputs need: not the optimizer's, nor other models'.
+
+        Those that `others` need are added.
+        """
+        if self._names is None or others:
+            trained = [] if self._calls is None else [self._calls[1].output]
+            needed = ancestors([self._outputs(), *trained, *others])
             variables = self._global_variables()
             self._names = frozenset(v.name for v in variables if v.op in needed)
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import float32
-from hpcflow.graph.graph import Operation, Tensor, as_operation
-from hpcflow.graph.graph_keys import GraphKeys
+from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import shape_text
 from hpcflow.model.loss_names import LabelsSpec, Loss, find_loss, labels_spec, operand_of
 from hpcflow.model.metric_names import ModelMetric, build_metric, mean_metric
+from hpcflow.model.training_ends import Ends
 from hpcflow.ops.array.array_ops import placeholder, shape
 from hpcflow.ops.array.slice_ops import getitem
 from hpcflow.ops.math.arithmetic_ops import add, add_n, cast, greater, multiply, where
 from hpcflow.ops.math.elementwise_math_ops import div_no_nan
 from hpcflow.ops.math.reduction_ops import reduce_mean, reduce_sum
-from hpcflow.ops.nn.weighted_losses import get_regularization_losses
+from hpcflow.ops.nn.layer_objects import Layer
+from hpcflow.ops.nn.training_calls import accepts_training, call_in_phase
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.train.optimizers.adagrad import AdadeltaOptimizer, AdagradOptimizer, RMSPropOptimizer
@@ -88,53 +88,34 @@ def compiled(optimizer: Any, loss: Any, metrics: Any) -> Compiled:
 
 def training_graph(
     given: Compiled,
-    trained: Tensor,
-    inferred: Tensor,
+    trained: Ends,
+    inferred: Ends,
     weights_of: Sequence[Variable],
     name: str,
     data: LabelsSpec | None = None,
     weight_shape: Sequence[int | None] = (),
 ) -> TrainingGraph:
-    """Add labels, loss, metrics and update for a model's output while training and otherwise.
+    """Add labels, loss, metrics and update for what a model computes in training and otherwise.
 
     `data` are the dtype and the shape of a sample of the labels, if they are known; `weight_shape`
     is that of a sample's weights: (steps,) for sequences, whose loss is [batch, steps].
-
-    Of the graph's penalties and updates those count that depend on the model's variables.
     """
-    own = {variable.op for variable in weights_of}
-    penalties = [t for t in get_regularization_losses() if own & ancestors([t])]
-    _check_output(given.loss, inferred)
-    labels = placeholder(*labels_spec(given.loss, inferred, data), "labels")
+    _check_output(given.loss, inferred.output)
+    labels = placeholder(*labels_spec(given.loss, inferred.output, data), "labels")
     weights = placeholder(float32, [None, *weight_shape], "sample_weight")
     rate = None
     if isinstance(given.optimizer, FormulaOptimizer):
         rate = given.optimizer.rate_variable(f"{name}/learning_rate")
-    values = _values(given.loss, labels, trained, weights)
-    loss = _total(values, penalties)
-    metrics = checked = _metrics(given, labels, trained, values, penalties)
+    values = _values(given.loss, labels, trained.output, weights)
+    loss = _total(values, trained.penalties)
+    metrics = checked = _metrics(given, labels, trained.output, values, trained.penalties)
     if trained is not inferred:
-        others = _values(given.loss, labels, inferred, weights)
-        checked = _metrics(given, labels, inferred, others, penalties)
-    updates = trained.graph.get_collection(GraphKeys.UPDATE_OPS)
-    updates = [update for update in updates if own & ancestors([update])]
-    with trained.graph.control_dependencies(updates):
+        others = _values(given.loss, labels, inferred.output, weights)
+        checked = _metrics(given, labels, inferred.output, others, inferred.penalties)
+    with labels.graph.control_dependencies(trained.updates):
         train = given.optimizer.minimize(loss, var_list=[v for v in weights_of if v.trainable])
     is_scalar = values.shape == ()
     return TrainingGraph(labels, weights, loss, is_scalar, train, metrics, checked, rate)
-
-
-def ancestors(ends: Sequence[Any]) -> set[Operation]:
-    """The operations that some tensors and operations depend on, with their own."""
-    found: set[Operation] = set()
-    waiting = [as_operation(end) for end in ends]
-    while waiting:
-        op = waiting.pop()
-        if op not in found:
-            found.add(op)
-            waiting += [t.op for t in op.inputs]
-            waiting += op.control_inputs
-    return found
 
 
 def _check_output(loss: Loss, output: Tensor) -> None:
@@ -217,14 +198,18 @@ def _metrics(
     return metrics
 
 
-def accepts_training(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument `training`."""
-    return "training" in inspect.signature(function).parameters
+def several_layers(layers: Sequence[Any], x: Any, training: bool | None) -> Any:
+    """`x` through layers in order; those with an argument `training` get it.
 
-
-def several_layers(layers: Sequence[Any], x: Any, training: bool) -> Any:
-    """`x` through layers in order; those with an argument `training` get it."""
+    None leaves it to the model of the outputs.
+    """
     for layer in layers:
-        call = getattr(layer, "call", layer)
-        x = layer(x, training=training) if accepts_training(call) else layer(x)
+        takes = not isinstance(layer, Layer) and accepts_training(layer)
+        if isinstance(layer, Layer) and accepts_training(layer.call):
+            x = layer(x, training=training)
+        elif takes:
+            label = f"the layer {getattr(layer, '__name__', layer)!r}"
+            x = call_in_phase(layer, layer, layer, (x,), {"training": training}, label)
+        else:
+            x = layer(x)
     return x

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from hpcflow.graph.graph_keys import GraphKeys, VariableSynchronization
 from hpcflow.graph.name_scopes import name_scope
 from hpcflow.graph.static_shape import as_shape, shape_text, size_of
 from hpcflow.graph.tensor_shape import TensorShape
+from hpcflow.ops.nn.training_calls import call_in_phase
 from hpcflow.ops.variables.partitioned_variable import PartitionedVariable
 from hpcflow.ops.variables.variable_ops import Variable, is_trained
 from hpcflow.ops.variables.variable_scope import VariableScope, get_variable, variable_scope
@@ -238,9 +240,15 @@ class Layer:
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Run `call` in the scope of the layer, after `build` at the first call.
 
-        `scope` is the name of this scope if it has none yet.
+        `scope` is the name of this scope if it has none yet. If `call` takes `training` and it is
+        not given, or None, it is true in `fit` of a model of the outputs, and only there.
         """
-        scope = kwargs.pop("scope", None)
+        run = functools.partial(self._run, kwargs.pop("scope", None))
+        label = f"the layer {self.name!r}"
+        return call_in_phase(run, self.call, self, (inputs, *args), kwargs, label)
+
+    def _run(self, scope: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The outputs, in the scope of the layer."""
         x = self._convert_inputs(inputs)
         leaves = nested_structure.flatten_structure(x)
         with self._entered(scope, leaves):
