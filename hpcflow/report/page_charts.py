@@ -142,10 +142,6 @@ def bar_chart(
             )  # fmt: skip
             x += length
         parts.append(element("text", ends[line], x=f"{x + 6:.1f}", y=y + 12, class_="bar-sum"))
-    said = "; ".join(
-        f"{name}: " + ", ".join(f"{k} {number(v)} s" for k, v in zip(kinds, values, strict=True))
-        for name, values in rows
-    )
     picture = element(
         "svg",
         *parts,
@@ -153,9 +149,16 @@ def bar_chart(
         viewBox=f"0 0 {label + width + figures} {len(rows) * height + 6}",
         style=f"max-width: {label + width + figures}px",
         role="img",
-        aria_label=f"{title}: {said}",
+        aria_label=f"{title}: {_bars_said(rows, kinds)}",
     )
     return element("figure", element("figcaption", title), picture, legend_of(kinds))
+
+
+def _bars_said(rows: Sequence[tuple[str, Sequence[float]]], kinds: Sequence[str]) -> str:
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{k} {number(v)} s" for k, v in zip(kinds, values, strict=True))
+        for name, values in rows
+    )
 
 
 def kind_class(kinds: Sequence[str], kind: int) -> str:
