@@ -227,7 +227,7 @@ def test_a_pack_works_wherever_it_is_moved(tmp_path: pathlib.Path) -> None:
     (tmp_path / "pack").rename(tmp_path / "moved")
     script = tmp_path / "wrong.py"
     script.write_text("import hpcflow as hf\nhf.matmul(hf.zeros([2, 3]), hf.zeros([2, 3]))\n")
-    env = environ(PYTHONPATH=str(tmp_path / "moved"))
+    env = environ(PYTHONPATH=str(tmp_path / "moved"), HPCFLOW_FULL_TRACEBACK="1")
     run = [*PYTHON, str(script)]
     done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert f"made at  {script}:2" in done.stderr  # the user's line, not one of ours

@@ -55,7 +55,7 @@ def lazy_names(
 
     def get(name: str) -> Any:
         if name not in mine:
-            raise AttributeError(missing_name(module, name, mine))
+            raise MissingNameError(module, name, mine)
         home, its = mine[name]
         loaded = importlib.import_module(home)
         value = translate_exceptions(_with_name(getattr(loaded, its), its)) if its else loaded
@@ -66,6 +66,19 @@ def lazy_names(
         return sorted({*vars(sys.modules[module]), *mine})
 
     return get, listed, sorted(mine)
+
+
+class MissingNameError(AttributeError):
+    """A module has no such name; the message is made if it is shown.
+
+    `from package import module` of a module that is not loaded yet raises and drops one.
+    """
+
+    def __init__(self, module: str, name: str, names: Iterable[str]) -> None:
+        super().__init__(module, name, names)
+
+    def __str__(self) -> str:
+        return missing_name(*self.args)
 
 
 def missing_name(module: str, name: str, names: Iterable[str]) -> str:
