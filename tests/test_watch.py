@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -107,8 +108,9 @@ def test_a_loss_that_is_no_number_is_json_all_the_same(tmp_path: Path, capsys: A
 
 
 def test_no_run_is_an_error_that_says_what_to_do(tmp_path: Path, capsys: Any) -> None:
-    assert cli.main(["watch", str(tmp_path), "--once"]) == 1
-    assert cli.main(["watch", str(tmp_path / "none")]) == 1
+    (tmp_path / "notes.txt").write_text("of no run")
+    assert cli.main(["watch", str(tmp_path)]) == 1
+    assert cli.main(["watch", str(tmp_path / "notes.txt")]) == 1
     for every in ("0", "nan", "inf", "-1"):
         assert cli.main(["watch", str(tmp_path), "--every", every]) == 2
     assert "--run-dir" in capsys.readouterr().err
@@ -187,6 +189,48 @@ def test_sparks() -> None:
     assert run_watch.sparks([1, 2, 3, 8]) == "▁▂▃█"
     assert run_watch.sparks([1]) == "" and run_watch.sparks([2, 2]) == "▁▁"
     assert len(run_watch.sparks([float(i) for i in range(1000)])) <= run_watch.WIDTH
+
+
+def test_a_run_that_has_not_begun_is_said_once(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "none", tmp_path / "empty"):
+        assert cli.main(["watch", str(folder), "--once"]) == 1
+        assert f"{folder} has not begun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stage", ["no folder", "an empty folder", "a locked folder with files"])
+def test_watch_waits_for_a_run_to_begin(
+    stage: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """The third look finds the run; it is shown, and the wait is told once."""
+    folder, looks = tmp_path / "run", []
+    if stage != "no folder":
+        folder.mkdir()
+    if stage == "a locked folder with files":
+        (folder / "plan.json").write_text("{}")
+        monkeypatch.setattr(
+            run_watch.run_directory_lock, "is_free", lambda place: place != folder or len(looks) > 1
+        )
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(write(tmp_path / "made", 2, 64, 1.0)).rename(folder)
+
+    monkeypatch.setattr("hpcflow.cli.watch.time.sleep", sleep)
+    assert cli.main(["watch", str(folder), "--every", "0.25"]) == 0
+    printed = capsys.readouterr()
+    assert looks == [0.25, 0.25] and "run: finished" in printed.out
+    assert printed.err.count("waiting for") == 1
+
+
+def test_ctrl_c_ends_the_wait(tmp_path: Path, monkeypatch: Any) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcflow.cli.watch.time.sleep", interrupt)
+    assert cli.main(["watch", str(tmp_path / "none")]) == 0
 
 
 TRAIN = """

@@ -3,7 +3,9 @@
 Several runs are a table: those that run first, then those with a fault, the finished ones last.
 
 It reads the files of the run directories, so it works on a login node and over NFS, and needs no
-port. Ctrl-C ends it; the runs go on. Exit code: 0, 1 if there is no run, 2 for wrong arguments.
+port. It waits for a run that has not begun: DIR may be missing, empty, or a folder that a job uses
+without records yet. Ctrl-C ends it; the runs go on. Exit code: 0, 1 if there is no run (with --once
+also if it has not begun), 2 for wrong arguments.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ def main(args: argparse.Namespace) -> int:
         return 2
     is_terminal = sys.stdout.isatty() and not args.json
     try:
+        if not _has_begun(args):
+            return 1
         look = _look_at(Path(args.folder))
         while True:
             data, text, goes_on = look()
@@ -54,6 +58,23 @@ def main(args: argparse.Namespace) -> int:
     except HpcflowError as error:
         err(f"hpcflow watch: {error}")
         return 1
+
+
+def _has_begun(args: argparse.Namespace) -> bool:
+    """Wait until the folder has records of a run; with --once, say if it has none."""
+    from hpcflow.report import run_watch
+    from hpcflow.sweep import run_ledger
+
+    folder, is_told = Path(args.folder), False
+    while not run_ledger.is_sweep(folder) and run_watch.is_to_begin(folder):
+        if args.once:
+            err(f"hpcflow watch: {args.folder} has not begun: no step or state is recorded yet")
+            return False
+        if not is_told:
+            err(f"hpcflow watch: waiting for {args.folder} to begin; Ctrl-C ends this")
+            is_told = True
+        time.sleep(args.every)
+    return True
 
 
 Look = tuple[dict[str, Any], Callable[[], str], bool]  # as JSON, as text, whether a run goes on

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import HpcflowError
+from hpcflow.monitoring import run_directory_lock
 from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
@@ -64,6 +65,22 @@ def runs_in(folder: Path) -> list[Path]:
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
     return found
+
+
+def is_to_begin(folder: Path) -> bool:
+    """Whether a run may begin here: a folder that is missing, empty, or used by a job.
+
+    False once it, or a folder in it, has records, and for a folder of other files.
+    """
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return True
+    except OSError:  # a file, or a folder that may not be read: runs_in tells
+        return False
+    if any(map(_is_run, [folder, *entries])):
+        return False
+    return not entries or not all(map(run_directory_lock.is_free, [folder, *entries]))
 
 
 def _is_run(folder: Path) -> bool:
