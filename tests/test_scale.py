@@ -16,7 +16,7 @@ import pytest
 from hpcflow.cli import main as cli
 from hpcflow.report import scaling_limits, scaling_study
 from hpcflow.report.run_view import views_of
-from hpcflow.sweep.run_ledger import Ledger, LedgerRun
+from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 from tests.test_report import write
 
 ROOT = Path(__file__).parents[1]
@@ -179,6 +179,16 @@ def test_a_study_that_gains_nothing_has_no_parallel_part() -> None:
     text = scaling_study.as_text(scaling_study.study({(1, 1): [10.0], (2, 2): [9.0]}, "strong"))
     assert "no parallel part fits Amdahl's law" in text
     assert re.search(r"45% +- ", text)  # one run has no interval
+
+
+def test_a_study_has_no_best_run(tmp_path: Path, capsys: Any) -> None:
+    ledger = Ledger.create(tmp_path / "s", {"repeats": 1, "metric": "rate"}, Path("a.py"), {})
+    ledger.add([LedgerRun(f"n{n}-1", n, {}, [], {"ranks": n}) for n in (1, 2)])
+    for n in (1, 2):
+        ledger.record(f"n{n}-1", RunState("done", 1, value=n * 100.0))
+    assert cli.main(["watch", str(tmp_path / "s"), "--once"]) == 0
+    text = capsys.readouterr().out
+    assert "best:" not in text and text.index("n1-1") < text.index("n2-1") and "200" in text
 
 
 def test_a_sweep_does_not_go_on_with_a_study(tmp_path: Path, capsys: Any) -> None:

@@ -23,7 +23,10 @@ def results(ledger: Ledger) -> list[tuple[LedgerRun, RunState]]:
 
 
 def as_text(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
-    """The best runs, then the others; and how many are in which state."""
+    """The best runs, then the others; and how many are in which state.
+
+    A scaling study has no mode, so no best run: its runs are in the order of the ledger.
+    """
     metric, mode = ledger.spec.get("metric", ""), ledger.spec.get("mode", "")
     order = _order(found, mode if metric else "")
     names = list(dict.fromkeys(name for run, _ in found for name in run.values))
@@ -37,7 +40,7 @@ def as_text(ledger: Ledger, found: list[tuple[LedgerRun, RunState]]) -> str:
         for run, state in [found[n] for n in order][:MOST_ROWS]
         if state.reason
     ]
-    if metric and order and found[order[0]][1].value is not None:
+    if metric and mode and order and found[order[0]][1].value is not None:
         run, state = found[order[0]]
         chosen = " ".join(f"{name}={value}" for name, value in run.values.items())
         lines.append(f"best: {run.name}, {metric} {state.value:.6g}: {escape_line(chosen)}")
