@@ -34,7 +34,7 @@ class Opcode(enum.IntEnum):
     PIN_VERSION = enum.auto()  # y = v.pin()
     UNPIN_VERSION = enum.auto()  # v.unpin(x)
     UNPIN_IF_HELD = enum.auto()  # if x is not None: v.unpin(x)
-    ASSIGN_VARIABLE = enum.auto()  # v.assign(x), and True for an initial value
+    ASSIGN_VARIABLE = enum.auto()  # v.assign(x), and True for a value that counts as no update
     ADOPT_ARRAY = enum.auto()  # v.adopt(x): the variable takes the array, uncopied
     CHECK_SHAPE = enum.auto()  # v.fit(x)
     WRITE_VARIABLE = enum.auto()  # new = v.write(): the array to change in place

@@ -255,8 +255,9 @@ class _CodeGenerator:
         if self.store.owned.get(node.inputs[1]) == node.name:
             self.add(Opcode.ADOPT_ARRAY, node.name, (), (var, value))
             return
-        initial = (1,) if node.attrs.get("initial") else ()
-        self.add(Opcode.ASSIGN_VARIABLE, node.name, (), (var, value), "", initial)
+        is_counted = not (node.attrs.get("initial") or node.attrs.get("uncounted"))
+        uncounted = () if is_counted else (1,)
+        self.add(Opcode.ASSIGN_VARIABLE, node.name, (), (var, value), "", uncounted)
 
     def check_operand_shapes(self, node: Node) -> None:
         """Check operands of an update whose sizes only the step knows: NumPy broadcasts."""

@@ -133,6 +133,8 @@ def tile_groups(
         node = part.nodes[name]
         if node.type not in UPDATES or node.attrs.get("initial") or name in alone or not fits(node):
             continue  # an initial value is computed in the memory of the variable
+        if node.attrs.get("uncounted"):
+            continue  # a loop counts an update
         alike = (updated_shape(node), node.device, segment_of[name])
         stack = [name]
         while stack:

@@ -71,6 +71,23 @@ def test_early_stopping_as_in_keras(
     np.testing.assert_array_equal(model.get_weights()[0], scripted.weights[best])
 
 
+@pytest.mark.parametrize("settings", [{}, {"ps": 1, "sync": "all"}], ids=str)
+def test_values_that_are_set_are_no_updates(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Large variables and small ones: each has one update for each of the 2 epochs of one step."""
+
+    def body(context: Any) -> Any:
+        model = hf.Sequential([hf.layers.Dense(70_000), hf.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(X, Y, 12, 1, 0)
+        model.set_weights(model.get_weights())
+        model.fit(X, Y, 12, 1, 0)
+        return model.session.result()
+
+    settings = {**settings, "run_dir": str(tmp_path)}
+    reports = [one for one in run_ranks(2, body, **settings) if one is not None]
+    assert [set(one["updates"].values()) for one in reports] == [{2}]
+
+
 @pytest.mark.parametrize("settings", [{}, {"ps": 1}, {"ps": 1, "sync": "all"}], ids=str)
 def test_one_rank_that_stops_stops_all_after_the_epoch(settings: dict[str, Any]) -> None:
     def body(context: Any) -> int:

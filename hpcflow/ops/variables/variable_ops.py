@@ -268,9 +268,9 @@ class Variable(RowUpdates, Assignable):
                 return self._read("value")
 
     def _update(
-        self, type: str, inputs: Sequence[Tensor], name: str | None = None, initial: bool = False
+        self, type: str, inputs: Sequence[Tensor], name: str | None = None, **marks: bool
     ) -> Operation:
-        return update(type, [self], inputs, name, initial=initial)
+        return update(type, [self], inputs, name, **marks)
 
     def eval(self, session: Any = None) -> Any:
         """Its value in `session`, by default the default session."""
@@ -299,7 +299,7 @@ class Variable(RowUpdates, Assignable):
                 self.graph.control_dependencies(None),
             ):
                 fed = placeholder(self.dtype, self.shape, f"{self.name}/load")
-                self._load = fed, self._update("Assign", [fed], f"{self.name}/Load")
+                self._load = fed, self._update("Assign", [fed], f"{self.name}/Load", uncounted=True)
         fed, assign_op = self._load
         chosen.run(assign_op, {fed: value})
 
@@ -384,13 +384,19 @@ def update(
     inputs: Sequence[Tensor],
     name: str | None = None,
     initial: bool = False,
+    uncounted: bool = False,
 ) -> Operation:
-    """An operation of `type` that updates `variables` in place, on the device of the first."""
+    """An operation of `type` that updates `variables` in place, on the device of the first.
+
+    One that sets values from outside, such as saved ones, is `uncounted` among the updates.
+    """
     first = variables[0]
     graph = innermost_graph(first.graph)
     attrs: dict[str, Any] = {"dtype": first.dtype, "shape": first.shape}
     if initial:
         attrs["initial"] = True
+    if uncounted:
+        attrs["uncounted"] = True
     handles = [v.handle for v in variables]
     with graph.colocate_with(first.op):
         return graph.create_op(type, [*handles, *inputs], attrs, name or f"{first.name}/{type}")
