@@ -99,7 +99,9 @@ def test_the_first_signal_saves_and_stops_all_ranks(tmp_path, name):
     (os.killpg if name == "SIGINT" else os.kill)(job.process.pid, number)
     code, said = job.end()
     assert code == STOPPED, said
-    assert f"hpcflow: {name}: all ranks save and stop" in said and "SIGUSR1: stopped" in said
+    assert f"hpcflow: {name}: all ranks save and stop" in said and f"{name}: stopped" in said
+    assert "SIGUSR1" not in said and "failed" not in said and "PMIX" not in said
+    assert f"hpcflow: the job was stopped by {name}\n  next  saved; start again with" in said
     assert job.saved() == [job.steps()]
     assert not (tmp_path / "run" / "failure.json").exists() and "has died" not in said
 

@@ -47,6 +47,15 @@ def test_lines_of_others_stay_whatever_the_pieces_are(own: bytes, size: int) -> 
         assert b"".join([*map(kept.feed, pieces), kept.end()]) == own
 
 
+def test_the_line_about_a_rank_that_has_ended_is_left_out() -> None:
+    gone = b"[vm:32258] PMIX ERROR: PMIX_ERR_UNREACH in file /x/pmix_server.c at line 3146\n"
+    assert BannerFilter().feed(b"saved\n" + gone + RULE + b"a table\n") == b"saved\n" + RULE + (
+        b"a table\n"
+    )
+    other = gone.replace(b"UNREACH", b"NOMEM")
+    assert BannerFilter().feed(other) == other
+
+
 def test_a_line_of_a_rank_within_a_banner_stays() -> None:
     lines = ABORT.splitlines(keepends=True)
     text = b"".join([*lines[:3], b"[rank 0 on vm] KeyError: 'x'\n", *lines[3:], b"after\n"])

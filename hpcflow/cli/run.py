@@ -170,7 +170,12 @@ def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank |
 def _summarize_exit(end: SystemExit, code: int, rank: int) -> None:
     """Leave the line of the script that ended it, for the last line of `hpcflow run -n N`."""
     from hpcflow.monitoring import failure_summary
+    from hpcflow.train.preemption import Preempted
 
+    if isinstance(end, Preempted):
+        if end.said:  # on the chief
+            failure_summary.write_stop(end.reason, end.said)
+        return
     text = "" if isinstance(end.code, int) else f": {end.code}"
     cause = f"the script ended with exit code {code}{text}"
     failure_summary.write_summary(

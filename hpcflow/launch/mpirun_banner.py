@@ -1,6 +1,7 @@
 """Open MPI's banners about an aborted job, left out of the output of mpirun.
 
-Ranks and `hpcflow run` say why the job ended; mpirun adds that a rank called MPI_ABORT or exited.
+Ranks and `hpcflow run` say why the job ended; mpirun adds that a rank called MPI_ABORT or exited,
+and that it could not reach a rank that has ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ OPENING = re.compile(
     rb"MPI_ABORT was invoked on rank |(prterun|mpirun) (has exited due to process rank |"
     rb"noticed that process rank |detected that one or more processes exited with non-zero )"
 )
+GONE = re.compile(rb"\[[^\]\s]+:\d+\] PMIX ERROR: PMIX_ERR_UNREACH in file \S+ at line \d+\r?\n")
 LINES = re.compile(  # of a banner, after the first
     rb"\s*$|  Proc: \[|  Errorcode: |with errorcode \d|NOTE: invoking MPI_ABORT causes |"
     rb"You may or may not see output from other |exactly when Open MPI kills them|"
@@ -43,6 +45,9 @@ class BannerFilter:
             if self._within_line:
                 passed.append(line)
                 self._within_line = False
+            elif GONE.fullmatch(line):
+                passed.append(rule)
+                rule = b""
             elif self._in_banner:
                 self._in_banner = RULE.fullmatch(line) is None
                 if self._in_banner and not (LINES.match(line) or OPENING.match(line)):

@@ -2,9 +2,10 @@
 
 mpirun handles SIGTERM and Ctrl-C by killing the ranks. Therefore it runs in its own process group,
 which a terminal does not signal. This process turns the first such signal into SIGUSR1, which
-mpirun forwards: all ranks save and stop. The second Ctrl-C ends them at once. A signal before the
-ranks have joined the job also ends them at once, as there is nothing to save. SIGUSR1 is forwarded,
-and again when the ranks have joined. If this process is killed, the kernel sends SIGTERM to mpirun.
+mpirun forwards: all ranks save, stop, and name the first signal (stop_cause.py). The second Ctrl-C
+ends them at once. A signal before the ranks have joined the job also ends them at once, as there is
+nothing to save. SIGUSR1 is forwarded, and again when the ranks have joined. If this process is
+killed, the kernel sends SIGTERM to mpirun.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpcflow.launch.launcher_detection import StartCommand
+from hpcflow.launch.stop_cause import leave_signal
 
 STOPPING = ("SIGTERM", "SIGINT", "SIGHUP")  # sent by users, batch systems and terminals
 FORWARDED = ("SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT")
@@ -94,6 +96,7 @@ class MpirunProcess:
             _print_line(
                 f"{name}: all ranks save and stop after this step; Ctrl-C ends them at once"
             )
+            leave_signal(number, self._start.env)
             self._send(signal.SIGUSR1)
         elif number == signal.SIGINT:
             self.end_at_once(128 + number, "SIGINT again: all ranks end at once, unsaved")

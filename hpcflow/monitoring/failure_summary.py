@@ -1,8 +1,8 @@
-"""The last lines of a failed job: why it failed, after what mpirun prints when a rank fails.
+"""The last lines of a job that failed or stopped: why, after what mpirun prints when a rank fails.
 
 `hpcflow run -n N` makes a folder and passes its path to mpirun's ranks. The first rank that fails
-writes the reason there. A rank on another host cannot; then `failure.json` in the run directory has
-the reason.
+writes the reason there, and so does the chief of a job that saves and stops. A rank on another host
+cannot; then `failure.json` in the run directory has the reason.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcflow.launch.stop_cause import FOLDER
 from hpcflow.monitoring import failure_json
 from hpcflow.monitoring.wait_ledger import ledger_folder
 from hpcflow.platform.rank_logging import rank_spans
 
-FOLDER = "HPCFLOW_SUMMARY_FOLDER"  # environment variable: where the ranks write
 _NAME = "summary"
 MOST_BYTES = 1 << 14  # of a summary
 
@@ -31,9 +31,17 @@ def write_summary(ranks: Iterable[int], cause: str, line: str | None, hint: str 
 
     `line` is the user's line, `hint` the remedy.
     """
+    _write(summary_text(ranks, cause, line, hint))
+
+
+def write_stop(cause: str, said: str) -> None:
+    """Write that the job stopped in order, why, and how it goes on (`said`)."""
+    _write(f"the job was stopped by {cause}\n  next  {said}")
+
+
+def _write(text: str) -> None:
     folder = os.environ.get(FOLDER)
     if folder:
-        text = summary_text(ranks, cause, line, hint)
         with contextlib.suppress(OSError), open(os.path.join(folder, _NAME), "x") as file:
             file.write(text)
 

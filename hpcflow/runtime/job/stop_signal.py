@@ -26,8 +26,10 @@ _late_requests: list[int] = []  # received after a training session had ended
 
 
 def stop_reason(number: int) -> str:
-    """The name of a stop request, for messages."""
-    return _REASONS.get(number) or signal.Signals(number).name
+    """The name of a stop request, for messages; of a signal as it was sent to the job."""
+    from hpcflow.launch.stop_cause import first_signal
+
+    return _REASONS.get(number) or first_signal(number)
 
 
 class StopSignal:
