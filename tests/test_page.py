@@ -410,6 +410,24 @@ def test_saves_that_hold_training_are_named() -> None:
     assert [(one.resource, one.seconds) for one in found] == [("saving", 18.0)]
 
 
+def test_page_and_report_name_the_same_limit_and_the_setting(tmp_path: Path, capsys: Any) -> None:
+    """21% are lost to checkpoints that a sweep has added: computing is most, in both."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    manifest = {"settings": {"default_checkpoints": str(tmp_path / "run" / "checkpoints")}}
+    said = {"seconds": 0.73, "work_seconds": [0.5], "wait_seconds": [0.0]}
+    said |= {"saves": {"held_seconds": 0.153}}
+    more: dict[str, Any] = {"manifest": manifest, "said": said, "waits": [0.0]}
+    made = Path(write(tmp_path / "made", 1, 64, 900.0, **more))
+    for file in made.iterdir():
+        file.rename(tmp_path / "run" / file.name)
+    assert cli.main(["report", str(tmp_path / "run"), "--out", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert "run: limited by computing\n  saving: training waited 0.153 s (21%)" in told
+    assert "--set default_checkpoints=" in told and "save_every" not in told
+    (view,) = run_view.views_of([tmp_path / "run"])
+    assert view.limited_by == "computing"
+
+
 def test_curves_keep_their_extremes_when_they_are_thinned() -> None:
     ys = np.sin(np.arange(50_000) / 50)
     ys[31_234], ys[1_111] = 40.0, -40.0

@@ -115,7 +115,7 @@ def test_loads_of_files_reach_the_limits_of_a_run_and_of_a_scaling(
         assert "waiting for other ranks: 10 s" in line and words in line and "--ps" in line
         assert cli.main(["report", str(tmp_path / name), "--out", str(tmp_path)]) == 0
         told = " ".join(capsys.readouterr().out.split())
-        assert f"limited by {limit.resource}: " in told and words in told
+        assert f"limited by {limit.resource} {limit.resource}: " in told and words in told
     old = run_of(tmp_path / "old", {})
     assert [one.resource for one in old.limits] == [MESSAGES] and old.waiting_cause is None
 

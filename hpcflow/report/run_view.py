@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,11 @@ MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
 ROWS_OF_PACE = 200  # of metrics.csv, for the time that is left
 HIDDEN = "(hidden)"
 PROFILE = "profile.json"
+SAVING = "saving"  # the resource of a Limit
+DEFAULT = (
+    "the script names no checkpoints: `hpcflow sweep` or the job's script has added them, so that "
+    "a run that is stopped resumes; `--set default_checkpoints=` turns them off"
+)
 
 
 def views_of(
@@ -204,11 +210,21 @@ class RunView:
     def limits(self) -> list[Limit]:
         """What limits the run."""
         saves = self.result.get("saves", {}, {})
-        return limits(
+        found = limits(
             *(self.run.seconds, self.inputs, self.work, self.waits, self.workers, saves),
             self.server_facts,
             None if self.map is None else self.map.joint,
         )
+        if not self._has_default_checkpoints:
+            return found
+        return [one._replace(remedy=DEFAULT) if one.resource == SAVING else one for one in found]
+
+    @property
+    def _has_default_checkpoints(self) -> bool:
+        """Whether the checkpoints are not those of the script, but of `hpcflow sweep` or a job."""
+        settings = self.manifest.get("settings", {}, {})
+        folder = str(settings.get("default_checkpoints") or "")
+        return bool(folder) and not settings.get("checkpoints") and os.path.isdir(folder)
 
     @property
     def own(self) -> list[float]:
@@ -237,11 +253,11 @@ class RunView:
 
     @property
     def limit_lines(self) -> list[str]:
-        """What limits the run, as lines for a terminal."""
-        return [
-            f"{self.name}: limited by {one.resource}: {escape_line(one.text)}\n"
-            f"  next  {escape_line(one.remedy)}"
-            for one in self.all_limits
+        """What limits the run, and what its time is lost to, as lines for a terminal."""
+        found = self.all_limits
+        return [f"{self.name}: limited by {self.limited_by}"] * bool(found) + [
+            f"  {one.resource}: {escape_line(one.text)}\n  next  {escape_line(one.remedy)}"
+            for one in found
         ]
 
     @property
