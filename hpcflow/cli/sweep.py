@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TAKES_SCRIPT = True
 OUT = "sweeps"
 OF_SEARCH = ("grid", "random", "search", "runs", "seed", "metric", "mode", "budget", "arg", "ranks")
+OF_METRIC = ("metric", "mode")  # may change: the folders of the runs have the values
 MOST_ON_PAGE = 16  # runs on the page: the best
 
 
@@ -86,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
             return _show(ledger, spec)
         if args.slurm or args.sbatch:
             slurm_arrays.check_slurm()
-        ledger = _claimed(Path(args.script)) if spec is None else _made(args, spec)
+        ledger = _claimed(args) if spec is None else _made(args, spec)
         return _go_on(ledger, args, limit_s, options)
     except (HpcflowError, OSError) as error:
         err(f"hpcflow sweep: {error}")
@@ -120,6 +121,7 @@ def _found(args: argparse.Namespace) -> tuple[Ledger | None, SweepSpec | None]:
             raise LaunchError(f"{path} is no folder of a sweep", hint="give its --out")
         if "search" not in ledger.spec:
             raise LaunchError(f"{path} is a scaling study", hint=f"hpcflow scale {path}")
+        of_search = [name for name in of_search if name not in OF_METRIC]
         of_search += ["out"] if args.out else []
         if of_search or chosen or args.script_args:
             raise LaunchError(f"{path} says what runs; leave out {_option(of_search, chosen)}")
@@ -185,18 +187,23 @@ def _show(ledger: Ledger | None, spec: SweepSpec | None) -> int:
     return 0
 
 
-def _claimed(folder: Path) -> Ledger:
+def _claimed(args: argparse.Namespace) -> Ledger:
     """The ledger of a folder, locked before it is read: another command may just have added runs.
 
     Errors: LaunchError if another command has it, or it is gone.
     """
     from hpcflow.monitoring import run_directory_lock
+    from hpcflow.sweep.metric_change import choose_metric
     from hpcflow.sweep.run_ledger import LEDGER, Ledger
 
+    folder = Path(args.script)
     run_directory_lock.claim_directory(folder / LEDGER, "the sweep")
     ledger = Ledger.open(folder)
     if ledger is None:
         raise LaunchError(f"{folder} is no folder of a sweep", hint="give its --out")
+    if args.metric or args.mode:
+        metric, mode = ledger.spec.get("metric", ""), ledger.spec.get("mode", "")
+        choose_metric(ledger, args.metric or metric, args.mode or mode)
     return ledger
 
 
@@ -204,6 +211,7 @@ def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
     """The ledger of a specification, locked: the one that is there, if it is of the same."""
     from hpcflow.monitoring import run_directory_lock
     from hpcflow.sweep import code_snapshot, halving_rungs
+    from hpcflow.sweep.metric_change import choose_metric
     from hpcflow.sweep.run_ledger import LEDGER, Ledger
 
     folder = Path(args.out) if args.out else Path(OUT, Path(args.script).stem)
@@ -212,7 +220,8 @@ def _made(args: argparse.Namespace, spec: SweepSpec) -> Ledger:
     run_directory_lock.claim_directory(folder / LEDGER, "the sweep")
     ledger = Ledger.open(folder)
     if ledger is not None:
-        ledger.check_same(spec.as_data(), files)
+        ledger.check_same(spec.as_data(), files, may_differ=OF_METRIC)
+        choose_metric(ledger, spec.metric, spec.mode)
         return ledger
     ledger = Ledger.create(folder, spec.as_data(), spec.script, files)
     ledger.add(runs)
@@ -302,7 +311,9 @@ def _tell(ledger: Ledger, as_json: bool, is_over: bool) -> int:
     _write_page(ledger, found)
     metric = ledger.spec.get("metric")
     if metric and all(state.value is None for _, state in found):
-        err(f"hpcflow sweep: no run has a value of the metric {metric}")
+        err(f"hpcflow sweep: no run has a value of the metric {metric}\n"
+            f"  next  hpcflow sweep {ledger.folder} --metric NAME --mode min|max compares the "
+            "same runs by another")  # fmt: skip
         return 1
     return int(any(state.state != run_ledger.DONE for _, state in found))
 

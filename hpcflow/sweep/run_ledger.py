@@ -36,6 +36,14 @@ PENDING, RUNNING, DONE, FAILED = "pending", "running", "done", "failed"
 OUT_OF_MEMORY, TIMEOUT, PREEMPTED = "out_of_memory", "timeout", "preempted"
 STATES = (PENDING, RUNNING, PREEMPTED, DONE, FAILED, OUT_OF_MEMORY, TIMEOUT)
 ENDED = (DONE, FAILED, OUT_OF_MEMORY, TIMEOUT)  # such a run is not run again by itself
+PARTS = {
+    "words": "the arguments of the script",
+    "axes": "what varies (--grid, --random)",
+    "ranks": "the numbers of ranks",
+    "repeats": "the number of repeats",
+    "weak": "--weak",
+    "runs": "the number of runs",
+}  # of a specification, in messages
 LABEL = "the run"  # in messages of the lock
 MOST_LOST = 3  # attempts that end without a word, before the run counts as failed
 
@@ -117,14 +125,22 @@ class Ledger:
         return ledger
 
     def check_same(
-        self, spec: dict[str, Any], files: dict[str, bytes], command: str = "sweep"
+        self,
+        spec: dict[str, Any],
+        files: dict[str, bytes],
+        command: str = "sweep",
+        may_differ: Sequence[str] = (),
     ) -> None:
         """Errors: HpcflowError if the folder is of another specification, or of other code.
 
-        `command` goes on with a folder.
+        `command` goes on with a folder; `may_differ` are parts of the specification.
         """
         given = json.loads(json.dumps(spec))
-        other = [name for name in given if given[name] != self.spec.get(name)]
+        other = [
+            PARTS.get(name, name)
+            for name in given
+            if given[name] != self.spec.get(name) and name not in may_differ
+        ]
         if other:
             raise HpcflowError(
                 f"{self.folder} has other runs: they differ in {', '.join(other)}",

@@ -14,6 +14,7 @@ from hpcflow.errors import HpcflowError
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.sweep import code_snapshot, ledger_run, run_ledger, run_metric
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
+from tests.sweep.made_sweeps import Made, made_sweep
 
 
 def ledger(folder: Path, runs: int = 1) -> Ledger:
@@ -267,3 +268,43 @@ def test_a_run_gets_its_settings_and_a_folder_for_checkpoints(tmp_path: Path) ->
     ]
     own = LedgerRun("7", 1, {"checkpoints": "here"}, [], {})
     assert not any("default_checkpoints" in word for word in ledger_run.command_of(made, own))
+
+
+def test_the_metric_of_a_sweep_that_is_over_can_change(tmp_path: Path, capsys: Any) -> None:
+    """The rates of the runs are 900, 901 and 902 samples/s; their losses fall."""
+    runs = [Made({"rate": k}, None, reason="there is no metric los") for k in range(3)]
+    folder = made_sweep(tmp_path / "s", runs)
+    words = ["sweep", str(folder), "--metric", "samples_per_second"]
+    assert cli.main([*words, "--mode", "max"]) == 0
+    printed = capsys.readouterr()
+    assert "best: 0002, samples_per_second 902: rate=2" in printed.out
+    assert "there is no metric" not in printed.out
+    data = json.loads((folder / "results.json").read_text())
+    assert [run["metric"] for run in data["runs"]] == [900.0, 901.0, 902.0]
+    assert (data["metric"], data["mode"]) == ("samples_per_second", "max")
+    assert cli.main([*words, "--mode", "min"]) == 0
+    assert "best: 0000, samples_per_second 900" in capsys.readouterr().out
+
+
+def test_a_metric_that_no_run_has_is_said_with_the_command_that_changes_it(
+    tmp_path: Path, capsys: Any
+) -> None:
+    folder = made_sweep(tmp_path / "s", [Made({"rate": 1}, 0.5)])
+    assert cli.main(["sweep", str(folder), "--metric", "val_los"]) == 1
+    assert f"next  hpcflow sweep {folder} --metric NAME" in capsys.readouterr().err
+
+
+def test_the_metric_of_later_rungs_and_of_runs_that_go_on_stays(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    runs = [Made({"rate": k}, 1.0 + k) for k in range(3)] + [Made({"rate": 0}, 0.5, rung=1)]
+    folder = made_sweep(tmp_path / "h", runs, "halving", budget="epochs")
+    before = (folder / "sweep.json").read_bytes()
+    words = ["--metric", "samples_per_second", "--mode", "max"]
+    assert cli.main(["sweep", str(folder), *words]) == 2
+    assert "were chosen by loss (min)" in capsys.readouterr().err
+    assert (folder / "sweep.json").read_bytes() == before
+    grid = made_sweep(tmp_path / "g", [Made({"rate": 0}, 1.0)])
+    monkeypatch.setattr(Ledger, "is_held", lambda self, name: True)
+    assert cli.main(["sweep", str(grid), *words]) == 2
+    assert "the run 0000 goes on" in capsys.readouterr().err

@@ -159,7 +159,7 @@ def test_a_signal_stops_the_runs_and_the_same_command_goes_on(place: Place, numb
     data = [json.loads((place.folder / f"sweeps/train/ledger/000{n}/state.json").read_text())
             for n in (0, 1)]  # fmt: skip
     assert [one["state"] for one in data] == ["preempted"] * 2
-    assert "other runs: they differ in words" in place.start(*words).communicate()[1]
+    assert "they differ in the arguments of the script" in place.start(*words).communicate()[1]
     script = place.folder / "sweeps/train/code/train.py"
     script.write_text(script.read_text().replace("options.seconds", "0"))  # it sleeps no more
     runs = place.sweep("sweeps/train")
