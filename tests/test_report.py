@@ -465,3 +465,18 @@ def test_a_mean_that_forgets_has_no_bias_at_the_start() -> None:
 )
 def test_durations(seconds: float, told: str) -> None:
     assert run_tables.duration(seconds) == told
+
+
+def test_a_report_writes_files_only_if_it_is_asked(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    """Without --out there is no picture, so no package is missed, and no file."""
+    run = write(tmp_path / "run", 2, 64, 900.0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert cli.main(["report", run]) == 0
+    printed = capsys.readouterr()
+    assert "900" in printed.out and not printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert cli.main(["report", run, "--out", "o"]) == 1
+    assert "matplotlib" in capsys.readouterr().err and (tmp_path / "o" / "report.txt").is_file()

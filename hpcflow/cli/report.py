@@ -1,4 +1,4 @@
-"""Report on runs: a table, and a figure of loss, throughput and scaling, or one page.
+"""Report on runs: a table; with --out also a figure of loss, throughput and scaling; or one page.
 
 RUN is a run directory (`hpcflow run --run-dir DIR`), or the folder of a sweep. Runs of one script
 with different numbers of ranks are compared: strong scaling for equal global batches, weak scaling
@@ -23,6 +23,7 @@ from hpcflow.sweep import run_ledger
 from hpcflow.train.result_files import write_text
 
 if TYPE_CHECKING:
+    from hpcflow.report.run_summary import RunSummary, ScalingCurve
     from hpcflow.report.sweep_facts import Sweep
 
 
@@ -34,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         metavar="DIR",
-        default=".",
-        help="folder for report.png and report.txt (the current folder)",
+        help="write report.txt, and report.png by matplotlib, into this folder",
     )
     parser.add_argument("--html", metavar="FILE", help="write one page instead of --out's files")
     parser.add_argument("--json", metavar="FILE", help="write the page's figures as JSON")
@@ -78,7 +78,6 @@ def main(args: argparse.Namespace) -> int:
     if args.html or args.json or exports:
         page = _write_page(args) if args.html or args.json else 0
         return max(page, _export(args) if exports else 0)
-    folder = Path(args.out)
     try:
         views = run_view.views_of(args.runs)
         runs = [view.run for view in views]
@@ -86,17 +85,25 @@ def main(args: argparse.Namespace) -> int:
         table = run_tables.as_text(runs, curves, [line for v in views for line in v.limit_lines])
         table += "".join(f"\n{text}\n" for text in _scores(args))
         out(table, end="")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "report.txt", table)
-        scaling_plots.draw([run for run in runs if run.is_readable], curves, folder / "report.png")
-        out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
+        if args.out:
+            _write_files(Path(args.out), table, runs, curves)
     except MissingPackageError as error:
-        err(f"hpcflow: {error}\n  written  {folder / 'report.txt'} alone")
+        err(f"hpcflow: {error}\n  written  {Path(args.out) / 'report.txt'} alone")
         return 1
     except (HpcflowError, OSError) as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 1
     return int(any(run.faults for run in runs))
+
+
+def _write_files(
+    folder: Path, table: str, runs: Sequence[RunSummary], curves: Sequence[ScalingCurve]
+) -> None:
+    """Write the table and the figure. Errors: MissingPackageError, after the table is written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "report.txt", table)
+    scaling_plots.draw([run for run in runs if run.is_readable], curves, folder / "report.png")
+    out(f"\nwritten: {folder / 'report.png'}, {folder / 'report.txt'}")
 
 
 def _sweeps(paths: Sequence[str]) -> list[Sweep]:
