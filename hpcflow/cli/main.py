@@ -65,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return 2
+    near = difflib.get_close_matches(words[0], COMMANDS, 1)
+    if near and not words[0].startswith("-"):
+        parser.error(f"there is no command {words[0]}; did you mean {near[0]}?")
     parser.parse_args(words)
     return 2
 

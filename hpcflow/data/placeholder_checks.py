@@ -41,16 +41,25 @@ def check_key(key: Any) -> None:
 
 
 def check_fits(
-    key: Tensor, label: str, dtype: np.dtype, shape: tuple[int, ...], cure: str | None = None
+    key: Tensor,
+    label: str,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    cure: str | None = None,
+    taker: str = "",
 ) -> None:
     """Check that values of this dtype and shape, one row a sample, can be fed to `key`.
 
-    Errors: DTypeError if feeds are not cast this way, ShapeError; `label` names the values.
+    `label` names the values, `taker` what takes them: without it the placeholder, by its name.
+
+    Errors: DTypeError if feeds are not cast this way, ShapeError.
     """
+    values, array = (label, label) if taker else (f"{label} for {key.name!r}", "array")
+    taker = taker or "the placeholder"
     if not castable(dtype, key.dtype):
         raise DTypeError(
-            f"{label} for {key.name!r} is {dtype}; the placeholder is {key.dtype}",
-            hint=cure or f"give array.astype({str(key.dtype)!r})",
+            f"{values} is {dtype}; {taker} is {key.dtype}",
+            hint=cure or f"give {array}.astype({str(key.dtype)!r})",
             op=key.op.name,
             line=key.op.line,
         )
@@ -61,20 +70,23 @@ def check_fits(
         fits = False
     if not fits:
         raise ShapeError(
-            f"{label} for {key.name!r} has shape {shape_text(shape)}; "
-            f"the placeholder takes {shape_text(key.shape)}, one row a sample",
-            hint=cure or "reshape the array, or the placeholder",
+            f"{values} has shape {shape_text(shape)}; "
+            f"{taker} takes {shape_text(key.shape)}, one row a sample",
+            hint=cure or f"reshape the array, or {taker}",
             op=key.op.name,
             line=key.op.line,
         )
 
 
-def fit_source(key: Tensor, source: Source) -> None:
-    """Check an open source; values that were not NumPy arrays are cast here, once."""
+def fit_source(key: Tensor, source: Source, label: str = "the array", taker: str = "") -> None:
+    """Check an open source; values that were not NumPy arrays are cast here, once.
+
+    `label` names an array, `taker` what takes it (`check_fits`).
+    """
     if isinstance(source, ArraySource):
         if source.is_loose:
             source.take(cast(key, read_feed(key, source.array)))
-        check_fits(key, "the array", source.dtype, source.array.shape)
+        check_fits(key, label, source.dtype, source.array.shape, taker=taker)
         return
     shape = (len(source), *source.row_shape)
     cure = "change the placeholder, or convert rows by Dataset(map=...)"

@@ -33,7 +33,8 @@ class _Images(Weighted):
     def _windows(
         self, filters: int, kernel_size: Any, strides: Any, padding: Any, data_format: str
     ) -> None:
-        self.filters, self.kernel_size, self.strides = filters, kernel_size, strides
+        self.filters = self._count("filters", filters)
+        self.kernel_size, self.strides = kernel_size, strides
         self.padding, self.data_format = padding, data_format
 
     @property

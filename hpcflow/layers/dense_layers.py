@@ -43,7 +43,7 @@ class Dense(Weighted):
         **kwargs: Any,
     ) -> None:
         super().__init__(activation, use_bias, activity_regularizer, trainable, name, kwargs)
-        self.units = units
+        self.units = self._count("units", units)
         self._store_weight_options(
             kernel=(kernel_initializer, kernel_regularizer, kernel_constraint),
             bias=(bias_initializer, bias_regularizer, bias_constraint),

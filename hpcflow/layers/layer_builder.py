@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 
-from hpcflow.errors import ShapeError
+from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.graph import Tensor, convert_to_tensor, user_line
 from hpcflow.graph.static_shape import as_shape, shape_text
+from hpcflow.graph.tensor_shape import Dimension
 from hpcflow.layers.activation_names import activation_of
 from hpcflow.ops.nn import nn_ops
 from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.shape_inference import rename_function
 from hpcflow.ops.variables.initializer_objects import Zeros
+from hpcflow.platform.exception_translation import value_text
 
 Function = Callable[..., Any]
 _FACTS = ("initializer", "regularizer", "constraint")
@@ -59,6 +62,21 @@ class Weighted(OfTensor):
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **kwargs)
         self.activation, self.use_bias, self.bias = activation_of(activation), use_bias, None
+
+    def _count(self, name: str, value: Any) -> Any:
+        """The argument `name`, a number of outputs. Errors: GraphError."""
+        try:
+            is_count = not isinstance(value, bool) and operator.index(value) > 0
+        except TypeError:
+            is_count = False
+        if not is_count and not isinstance(value, Dimension):
+            layer = type(self).__name__
+            is_text = isinstance(value, str) and value.strip().isdecimal()
+            raise GraphError(
+                f"{layer}: {name}={value_text(value)} is not a number of {name}",
+                hint=f"write {layer}({int(value)}, ...)" if is_text else "give 1 or more",
+            )
+        return value
 
     def _add_bias(self, size: int) -> None:
         """If `use_bias`, create the bias with `size` elements, by default zeros."""

@@ -24,15 +24,18 @@ from hpcflow.model.model_graph import ModelGraph
 from hpcflow.model.sample_rows import (
     arrays_of,
     batch_of,
+    check_counts,
     check_labels,
     class_weights,
     count_of,
     counted,
     fitted,
+    numbers_of,
+    share_of,
     shares,
     source_of,
     split_off,
-    whole_number,
+    verbosity,
 )
 from hpcflow.model.training_graph import several_layers
 from hpcflow.ops.variables.variable_ops import Variable
@@ -40,6 +43,7 @@ from hpcflow.train.checkpoint_listing import best_metric
 from hpcflow.train.saver import Saver
 
 ARRAYS = "give arrays: model.evaluate(x, y), model.predict(x), fit(validation_data=(x, y))"
+PREDICT = "model.predict(x) gives the outputs for an array of samples"
 SEEDS_APART = 1_000_003
 
 
@@ -61,6 +65,14 @@ class Model(ModelGraph):
            Losses and metrics are those of the samples of all ranks.
     """
 
+    def __call__(self, x: Any, training: bool = False) -> Tensor:
+        """Refuse the call: a model of inputs and outputs, or with `call`, is no layer.
+
+        Errors: GraphError that names `predict`.
+        """
+        hint = "a hf.Sequential is a layer of another model" if isinstance(x, Tensor) else PREDICT
+        raise GraphError(f"{self.name!r} is no function of {_kind(x)}", hint=hint)
+
     # -- data
 
     def _sources(self, x: Any, what: str) -> dict[Tensor, Any]:
@@ -73,12 +85,16 @@ class Model(ModelGraph):
                 isinstance(x, list) and bool(x) and hasattr(x[0], "shape") and x[0].ndim > 0
             )
             values = list(x) if several else [x]
-            sources = [source_of(value) for value in values]
+            several = len(values) > 1
+            sources = [numbers_of(v, f"x[{k}]" if several else "x") for k, v in enumerate(values)]
             self._build([(_input_dtype(s.dtype), s.row_shape) for s in sources])
         else:
             sources = [source_of(value) for value in arrays_of(x, names, what)]
-        pairs = zip(self.inputs, sources, strict=True)
-        return {key: fitted(key, source) for key, source in pairs}
+        labels = [("x", "the model's input")]
+        if len(sources) > 1:
+            labels = [(f"x[{k}]", f"the model's input {k}") for k in range(len(sources))]
+        triples = zip(self.inputs, sources, labels, strict=True)
+        return {key: fitted(key, source, *label) for key, source, label in triples}
 
     def _labelled(self, x: Any, y: Any, weights: Any, what: str) -> dict[Tensor, Any]:
         """The sources of inputs, labels and weights."""
@@ -96,7 +112,7 @@ class Model(ModelGraph):
             )
         assert self._compiled is not None
         check_labels(self._compiled.loss, built.labels, labels)
-        sources[built.labels] = fitted(built.labels, labels)
+        sources[built.labels] = fitted(built.labels, labels, "y", "the loss")
         count = count_of(sources)
         one = np.float32(1)
         steps = [size or 1 for size in (built.weights.shape or (None,))[1:]]
@@ -105,7 +121,9 @@ class Model(ModelGraph):
             if weights is None
             else np.asarray(weights, one.dtype)
         )
-        sources[built.weights] = fitted(built.weights, ArraySource(given))
+        sources[built.weights] = fitted(
+            built.weights, ArraySource(given), "sample_weight", "the model"
+        )
         count_of(sources)
         return sources
 
@@ -147,15 +165,15 @@ class Model(ModelGraph):
         Ranks:  every rank that runs the script.
         Errors: ShapeError, DTypeError or FeedError that names the data that do not fit.
         """
-        verbose = 1 if verbose == "auto" else int(verbose)
-        whole_number("validation_freq", validation_freq, "epochs")
+        verbose = verbosity(verbose)
+        sizes = batch_size, validation_batch_size
+        check_counts(epochs, initial_epoch, validation_freq, sizes, seed)
         if validation_split:
             x, y, sample_weight, validation_data = self._cut(x, y, sample_weight, validation_split)
         if class_weight is not None:
             sample_weight = class_weights(self._compiled, y, class_weight, sample_weight)
         data = self._dataset(x, y, batch_size, shuffle, sample_weight, seed)
-        size = validation_batch_size or batch_size
-        check = self._validation(validation_data, size, validation_steps)
+        check = self._validation(validation_data, sizes[1] or sizes[0], validation_steps)
         session = self._opened(checkpoints=checkpoints, save_every=save_every, resume=resume)
         counts = EpochSteps(data, steps_per_epoch)
         loop = FitLoop(self, session, self._built(), counts, epochs, callbacks or (), verbose)
@@ -178,8 +196,7 @@ class Model(ModelGraph):
 
     def _cut(self, x: Any, y: Any, weights: Any, share: float) -> tuple[Any, Any, Any, Any]:
         """The first samples, labels and weights, and the last as validation data."""
-        if not 0.0 < share < 1.0:
-            raise FeedError(f"validation_split={share} is not between 0 and 1")
+        share = share_of("validation_split", share)
         if x is None or y is None:
             raise FeedError("fit() needs samples x and labels y")
         single = not isinstance(x, (tuple, Mapping)) and (
@@ -245,9 +262,9 @@ class Model(ModelGraph):
 
         Ranks: every rank that runs the script; each computes its share and gets the same values.
         """
+        verbose, batch = verbosity(verbose), batch_of(batch_size)
         sources = self._labelled(x, y, sample_weight, "evaluate")
         self._opened()
-        batch = batch_of(batch_size)
         values = self._check(sources, counted(count_of(sources), batch, steps), batch)
         if verbose and self._session is not None:
             self.say(line_of(values))
@@ -366,11 +383,14 @@ class Sequential(Model):
         else:
             self.layers.append(layer)
 
-    def __call__(self, x: Tensor, training: bool | None = None) -> Tensor:
+    def __call__(self, x: Any, training: bool | None = None) -> Tensor:
         """`x` through its layers: a model as a layer of another.
 
         Without `training` it is true in `fit` of the other, and only there.
         """
+        if not isinstance(x, Tensor):
+            raise GraphError(f"{self.name!r} is a function of a tensor, not of {_kind(x)}",
+                             hint=PREDICT)  # fmt: skip
         return self._through(x, training=training)
 
     def _through(self, *inputs: Tensor, training: bool | None) -> Tensor:
@@ -381,6 +401,10 @@ class Sequential(Model):
             )
         result: Tensor = several_layers(self.layers, inputs[0], training)
         return result
+
+
+def _kind(x: Any) -> str:
+    return "an array" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
 
 
 def _bits(array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcflow.errors import GraphError
+from hpcflow.errors import GraphError, ShapeError
 from hpcflow.graph.dtypes import float32
 from hpcflow.graph.graph import Graph, Tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
@@ -49,10 +49,27 @@ def Input(shape: Sequence[int | None], dtype: Any = float32, name: str | None = 
     """A placeholder of samples of `shape`: [None, *shape].
 
     Where the default graph is finished it has a graph of its own, for a `Sequential`.
+
+    Errors: ShapeError for a shape that is no sequence.
     """
+    if isinstance(shape, (int, np.integer)):
+        raise ShapeError(
+            f"shape={shape} is no shape of a sample", hint=f"write hf.Input(({shape},))"
+        )
     graph = get_default_graph()
     with (Graph(graph.seed) if graph.finalized else graph).as_default():
         return placeholder(dtype, [None, *shape], name)
+
+
+def _input_of(given: Any) -> Tensor:
+    """An input of a model. Errors: GraphError."""
+    if not isinstance(given, Tensor):
+        raise GraphError(
+            f"an input of a model is a tensor, not a {type(given).__name__}",
+            hint="write x = hf.Input(shape), outputs of it, and hf.Model(x, outputs); arrays are "
+            "for fit and predict",
+        )
+    return given
 
 
 class ModelGraph:
@@ -90,7 +107,8 @@ class ModelGraph:
                     hint="join the outputs, for example by hf.concat",
                 )
             inputs = list(inputs.values()) if isinstance(inputs, Mapping) else inputs
-            self._inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+            given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            self._inputs = [_input_of(one) for one in given]
             self.outputs = outputs
             self.graph: Graph = outputs.graph
         elif self._call is None:

@@ -14,6 +14,7 @@ from hpcflow.errors import DataError, FeedError
 from hpcflow.graph.graph import Tensor
 from hpcflow.model.loss_names import Loss
 from hpcflow.model.training_graph import Compiled
+from hpcflow.platform.exception_translation import value_text
 from hpcflow.runtime.step.feed_and_fetch import cast
 
 BATCH = 32  # Keras's default
@@ -43,6 +44,18 @@ def arrays_of(given: Any, names: Sequence[str], what: str) -> list[Any]:
     return values
 
 
+def numbers_of(value: Any, name: str) -> Source:
+    """As `source_of`, of samples for a model that takes their dtype. Errors: FeedError."""
+    source = source_of(value)
+    if source.dtype.kind in "OUSMm":
+        what = "Python objects" if source.dtype.kind == "O" else str(source.dtype)
+        raise FeedError(
+            f"{name} is an array of {what}, not of numbers",
+            hint=f"give numbers, such as {name}.astype('float32')",
+        )
+    return source
+
+
 def source_of(value: Any) -> Source:
     """The rows of a value: an array, an HDF5 dataset, or an object with a length and items."""
     (source,) = sources_of(value, None)
@@ -57,8 +70,8 @@ def source_of(value: Any) -> Source:
     return source
 
 
-def fitted(key: Tensor, source: Source) -> Source:
-    """A source whose rows fit a placeholder.
+def fitted(key: Tensor, source: Source, name: str, taker: str) -> Source:
+    """A source whose rows fit a placeholder, the `taker`; `name` is that of the argument.
 
     An array is converted to its dtype, as by Keras (float64 to float32, integer labels to numbers),
     and gets or loses a last axis of size 1.
@@ -73,7 +86,7 @@ def fitted(key: Tensor, source: Source) -> Source:
         source = ArraySource(array)
         if array.dtype != key.dtype and array.dtype.kind in "biuf" and _is_exact(key, array):
             source.take(array.astype(key.dtype))
-    fit_source(key, source)
+    fit_source(key, source, name, taker)
     return source
 
 
@@ -166,16 +179,52 @@ def class_weights(
     return chosen if given is None else chosen * np.asarray(given, np.float32)
 
 
-def whole_number(name: str, value: Any, of: str) -> int:
-    """An argument that is a number of something, at least 1. Errors: FeedError."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise FeedError(f"{name}={value!r} is not a number of {of}")
+def whole_number(name: str, value: Any, of: str, least: int = 1) -> int:
+    """An argument that is a number of something, at least `least`. Errors: FeedError."""
+    is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not is_whole or value < least:
+        is_text = isinstance(value, str) and value.strip().isdecimal()
+        raise FeedError(
+            f"{name}={value_text(value)} is not a number of {of}",
+            hint=f"give {name}={int(value)}" if is_text else f"give a whole number from {least} on",
+        )
     return int(value)
 
 
-def batch_of(size: Any) -> int:
+def check_counts(
+    epochs: Any, initial_epoch: Any, validation_freq: Any, batch_sizes: tuple[Any, Any], seed: Any
+) -> None:
+    """Check these arguments of `fit`. Errors: FeedError that names the wrong one."""
+    whole_number("epochs", epochs, "epochs", 0)
+    whole_number("initial_epoch", initial_epoch, "epochs", 0)
+    whole_number("validation_freq", validation_freq, "epochs")
+    for name, size in zip(("batch_size", "validation_batch_size"), batch_sizes, strict=True):
+        batch_of(size, name)
+    if not isinstance(seed, (int, np.integer)):
+        raise FeedError(f"seed={value_text(seed)} is not a whole number")
+
+
+def verbosity(value: Any) -> int:
+    """The argument `verbose`: 0, 1 or 2; "auto" is 1. Errors: FeedError."""
+    if isinstance(value, str) and value == "auto":
+        return 1
+    if not isinstance(value, (int, np.integer)) or not 0 <= value <= 2:
+        raise FeedError(f"verbose={value_text(value)} is not 0, 1, 2 or 'auto'")
+    return int(value)
+
+
+def share_of(name: str, value: Any) -> float:
+    """An argument that is a share of the samples, 0 for none. Errors: FeedError."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or not 0.0 <= value < 1.0:
+        raise FeedError(
+            f"{name}={value_text(value)} is not a number between 0 and 1", hint=f"give {name}=0.1"
+        )
+    return float(value)
+
+
+def batch_of(size: Any, name: str = "batch_size") -> int:
     """The size of a batch, by default Keras's."""
-    return BATCH if size is None else whole_number("batch_size", size, "samples")
+    return BATCH if size is None else whole_number(name, size, "samples")
 
 
 def counted(samples: int, batch: int, steps: Any, name: str = "steps") -> int:

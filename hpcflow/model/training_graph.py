@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -69,8 +70,10 @@ def compiled(optimizer: Any, loss: Any, metrics: Any) -> Compiled:
     """The checked arguments of `Model.compile`. Errors: GraphError."""
     if isinstance(optimizer, str):
         if optimizer.lower() not in OPTIMIZERS:
+            near = difflib.get_close_matches(optimizer.lower(), OPTIMIZERS, 1)
             raise GraphError(
-                f"optimizer={optimizer!r} is not an optimizer",
+                f"optimizer={optimizer!r} is not an optimizer"
+                + (f"; did you mean {near[0]!r}?" if near else ""),
                 hint=f"give one of {', '.join(OPTIMIZERS)}, or one of hf.train",
             )
         optimizer = OPTIMIZERS[optimizer.lower()]()

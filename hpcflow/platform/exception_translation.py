@@ -31,7 +31,16 @@ _OPERATORS = (
     *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
     *("lt", "le", "gt", "ge", "neg", "abs", "invert", "getitem", "init", "call"),
 )
-_SHORT = reprlib.Repr()
+
+
+class _Short(reprlib.Repr):
+    """Short texts of values; of an array its dtype and shape, not what is in it."""
+
+    def repr_ndarray(self, array: Any, level: int) -> str:
+        return f"<array {array.dtype} {list(array.shape)}>"
+
+
+_SHORT = _Short()
 _SHORT.maxother = _SHORT.maxstring = 80
 _SPECIAL = {f"__{name}__" for o in _OPERATORS for name in (o, f"r{o}")}
 _LEFT_OUT = {

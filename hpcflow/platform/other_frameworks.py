@@ -45,6 +45,10 @@ KEYWORDS: dict[str, dict[str, str]] = {  # function, or "" for any -> keyword ->
         "max_queue_size": f"a dataset reads ahead in threads: {DATASET}",
     },
     "evaluate": {"callbacks": _CALLBACKS},
+    "Input": {
+        "batch_size": "leave it out, it belongs to fit: `model.fit(x, y, batch_size=32)`",
+        "tensor": "`hf.Input([4])` is a tensor",
+    },
     "predict": {"callbacks": "callbacks belong to fit: `rows = model.predict(x)`"},
     "compile": {
         "loss_weights": "a model has one loss, to scale by its function: `model.compile('adam', "
@@ -131,7 +135,8 @@ ELSEWHERE: dict[str, str] = {  # names, without `hf.`, and what is here instead
     "reduce_std": "hf.sqrt of the second result of hf.nn.moments(x, axes)",
     "reduce_variance": "the second result of hf.nn.moments(x, axes)",
     "tensor": "hf.constant(values) makes a tensor",
-    "utils": "datasets are hf.data.Dataset; model.save_weights or hf.train.Saver save models",
+    "utils": "one-hot labels are hf.one_hot(y, classes) or np.eye(classes)[y]; datasets "
+    "are hf.data.Dataset; model.save_weights or hf.train.Saver save models",
     "DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
     "data.DataLoader": "hf.data.Dataset({placeholder: rows}, batch=64) shuffles and shards",
     "nn.CrossEntropyLoss": "hf.losses.sparse_softmax_cross_entropy(labels, logits)",
@@ -142,7 +147,19 @@ ELSEWHERE: dict[str, str] = {  # names, without `hf.`, and what is here instead
     "nn.Sequential": "hf.Sequential([layer, ...])",
     "train.SGD": "hf.train.GradientDescentOptimizer(0.1), or hf.train.MomentumOptimizer",
     "callbacks.BackupAndRestore": "`model.fit(x, y, checkpoints='JOB', resume=True)`",
-    "callbacks.TensorBoard": "`hpcflow run --run-dir DIR SCRIPT` writes DIR/report.html",
+    "callbacks.TensorBoard": "`hpcflow run --run-dir DIR --set tensorboard=1 SCRIPT` writes events "
+    "for TensorBoard, and DIR/report.html is a page without it",
+    "losses.BinaryCrossentropy": "give its name: `model.compile('adam', 'binary_crossentropy')` "
+    "takes probabilities, `model.compile('adam', 'sigmoid_cross_entropy')` logits",
+    "losses.CategoricalCrossentropy": "give its name: `model.compile('adam', "
+    "'categorical_crossentropy')` takes probabilities, `model.compile('adam', "
+    "'softmax_cross_entropy')` logits",
+    "losses.Huber": "give its name: `model.compile('adam', 'huber')`",
+    "losses.MeanAbsoluteError": "give its name: `model.compile('adam', 'mae')`",
+    "losses.MeanSquaredError": "give its name: `model.compile('adam', 'mse')`",
+    "losses.SparseCategoricalCrossentropy": "give its name: `model.compile('adam', "
+    "'sparse_categorical_crossentropy')` takes probabilities, `model.compile('adam', "
+    "'sparse_softmax_cross_entropy')` logits",
     "layers.Activation": "give the layer its activation: `hf.Sequential([hf.layers.Dense(8, "
     "'relu'), hf.nn.softmax])`",
     "layers.Add": "`hf.Sequential([lambda x: x + hf.layers.dense(x, 4)])`",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.cli import main as cli
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.other_frameworks import ATTRIBUTES, ELSEWHERE, KEYWORDS
 
@@ -202,3 +203,93 @@ def test_a_summary_is_given_to_a_function(names: dict[str, Any], capsys: Any) ->
     assert not capsys.readouterr().out
     names["model"].summary()
     assert capsys.readouterr().out.splitlines() == lines and "trained" in lines[-1]
+
+
+@pytest.mark.parametrize("name", [n for n in ELSEWHERE if n.startswith("losses.")])
+def test_a_loss_of_keras_has_a_name_that_trains(name: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(ELSEWHERE[name])):
+        getattr(hf.losses, name.removeprefix("losses."))
+    labels = np.eye(4, dtype=np.float32)[np.arange(12) % 4]
+    for code in code_of(ELSEWHERE[name]):
+        model = hf.Sequential([hf.layers.Dense(4, "softmax")])
+        exec(code, {"model": model})
+        y = labels.argmax(-1) if "sparse" in code else labels
+        assert np.isfinite(model.fit(np.ones((12, 3)), y, verbose=0).history["loss"][0])
+
+
+NUMBERS = [
+    "fit(x, y, epochs='3')", "fit(x, y, epochs=2.5)", "fit(x, y, initial_epoch='1')",
+    "fit(x, y, verbose='loud')", "fit(x, y, validation_split='0.1')", "fit(x, y, seed='a')",
+    "fit(x, y, batch_size='8')", "fit(x, y, validation_split=0.1, validation_batch_size=0)",
+    "fit(x, y, steps_per_epoch='2')", "evaluate(x, y, batch_size=2.5)", "evaluate(x, y, steps='1')",
+    "evaluate(x, y, verbose='loud')", "predict(x, batch_size='8')", "predict(x, steps=-1)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", NUMBERS)
+def test_a_number_that_is_none_is_named(call: str, names: dict[str, Any]) -> None:
+    argument = call.rstrip(")").split(", ")[-1]
+    with pytest.raises(HpcflowError) as raised:
+        eval(f"model.{call}", names)
+    assert raised.value.message.startswith(argument)
+
+
+def test_no_message_prints_what_is_in_an_array() -> None:
+    with pytest.raises(HpcflowError) as raised:
+        hf.Input([X])
+    assert "<array float32 [" in raised.value.message and "0." not in raised.value.message
+
+
+def functional() -> hf.Model:
+    with hf.Graph().as_default():
+        inputs = hf.Input((4,))
+        model = hf.Model(inputs, hf.layers.Dense(2, "softmax")(inputs))
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
+
+
+MISTAKES: dict[str, tuple[str, str]] = {  # code -> a part of the message, and of the hint
+    "hf.Model(inputs=x, outputs=model.outputs)": ("an input of a model is a tensor", "hf.Input"),
+    "hf.Input(64)": ("shape=64", "hf.Input((64,))"),
+    "hf.Input(shape=(4,), batch_size=32)": ("'batch_size'", "batch_size=32"),
+    "hf.layers.Dense('4')": ("Dense: units='4' is not", "Dense(4"),
+    "hf.layers.Dense(-4)": ("Dense: units=-4 is not", "1 or more"),
+    "hf.layers.Conv2D(2.5, 3)": ("Conv2D: filters=2.5 is not", "1 or more"),
+    "new.fit(x.astype(object), y)": ("x is an array of Python objects", "x.astype"),
+    "model.predict(x.astype(object))": ("x is object; the model's input is float32", "x.astype"),
+    "model.fit(x, y.astype(object))": ("y is object; the loss is int64", "y.astype"),
+    "functional().fit(np.ones((5, 8)), np.ones(5))": (
+        "x has shape [5, 8]; the model's input takes [?, 4]", "reshape"),
+    "model(x)": ("not of an array", "model.predict(x)"),
+    "functional()(x)": ("no function of an array", "model.predict(x)"),
+    "new.compile('addam', 'mse')": ("did you mean 'adam'?", "sgd"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_a_mistake_is_named_where_it_is_made(code: str, names: dict[str, Any]) -> None:
+    new = hf.Sequential([hf.layers.Dense(2, "softmax")])
+    if "compile" not in code:
+        new.compile("adam", "sparse_categorical_crossentropy")
+    message, hint = MISTAKES[code]
+    with pytest.raises(HpcflowError) as raised, hf.Graph().as_default():
+        eval(code, {**names, "new": new, "functional": functional})
+    assert message in raised.value.message and hint in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("hf.utils.to_categorical", "hf.one_hot"),
+        ("hf.callbacks.TensorBoard", "--set tensorboard=1"),
+    ],
+)
+def test_names_of_keras_lead_to_those_here(code: str, words: str) -> None:
+    with pytest.raises(AttributeError, match=words):
+        eval(code, {"hf": hf})
+
+
+def test_a_misspelt_command_is_told(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["scal", "--ranks", "1"])
+    assert ended.value.code == 2 and "did you mean scale?" in capsys.readouterr().err
