@@ -170,6 +170,8 @@ def test_a_folder_of_other_runs_or_other_code_is_refused(tmp_path: Path) -> None
     made.check_same({"metric": "loss"}, files)
     with pytest.raises(HpcflowError, match="they differ in metric"):
         made.check_same({"metric": "accuracy"}, files)
+    with pytest.raises(HpcflowError, match="differ in the arguments of the script, the numbers of"):
+        made.check_same({"metric": "loss", "words": ["--fast"], "ranks": [1, 2]}, files, "scale")
     with pytest.raises(HpcflowError, match=r"train\.py has changed"):
         made.check_same({"metric": "loss"}, {"train.py": b"print(2)\n"})
 
