@@ -15,6 +15,7 @@ from hpcflow.model.metric_names import ModelMetric, Totals
 from hpcflow.model.sample_rows import whole_number
 from hpcflow.model.training_graph import TrainingGraph
 from hpcflow.train.progress_bar import Progress
+from hpcflow.train.run_records import run_log_of
 from hpcflow.train.training_session import TrainingSession
 
 
@@ -124,7 +125,7 @@ class FitLoop:
         self._call("on_train_begin", {})
         first, silent = max(first, data.first), self.verbose != 1
         progress = Progress(data, self.epochs, context=self.session.context, silent=silent)
-        batches = _Groups(data.batches(first, self.epochs))
+        batches, epoch = _Groups(data.batches(first, self.epochs)), self.epochs - 1
         for epoch in range(first, self.epochs):
             for callback in self.callbacks:
                 callback.resumed = epoch == data.first and data.is_within
@@ -143,6 +144,9 @@ class FitLoop:
             if self._stops():
                 break
         batches.close()
+        log = run_log_of(self.session.context)
+        if log is not None:
+            log.trained(epoch + 1, self.epochs)
         progress.close()
         self._call("on_train_end", logs)
         self.session.wait()

@@ -7,6 +7,7 @@ from pathlib import Path
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.platform.rank_logging import rank_spans
 from hpcflow.report.run_directory_reader import FileFacts
+from hpcflow.train.run_records import EARLY
 
 UNREADABLE, RUNNING, FINISHED, ENDED = "unreadable", "running", "finished", "ended"
 STOPPED, CANCELLED, DIED, FAILED, STALLED = "stopped", "cancelled", "died", "failed", "stalled"
@@ -37,7 +38,12 @@ def outcome_of(
         return _failed(failure)
     if manifest.get("finished", bool, not manifest.is_there):
         lost = [row["rank"] for row in result.get("lost", [{"rank": int}], [])]
-        return FINISHED, f"finished without {rank_spans(lost)}, lost on the way" if lost else ""
+        details = [f"finished without {rank_spans(lost)}, lost on the way"] if lost else []
+        early = manifest.get(EARLY, {"epoch": int, "epochs": int}, {})
+        if early:
+            details.append(f"finished early: a callback stopped the training after epoch "
+                           f"{early['epoch']:,} of {early['epochs']:,}")  # fmt: skip
+        return FINISHED, "; ".join(details)
     stop = manifest.get("stopped", STOP, {})
     if stop:
         state = CANCELLED if stop["by"] in BY_SOMEBODY else STOPPED

@@ -40,6 +40,7 @@ MANIFEST, METRICS, PACES = "manifest.json", "metrics.csv", "paces.csv"
 EVENTS = "events.csv"  # saves, resumes and warnings with their times
 STEP = "step"  # a column of both tables
 STEPS_IN_ALL = "steps_in_all"  # of the manifest: when the run is complete
+EARLY = "stopped_early"  # of the manifest: the epoch after which a callback stopped the training
 COLUMNS = ("time", "seconds", STEP, "epoch", "samples", "samples_per_second")
 ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_", "FI_", "NCCL_",
                "CUDA_", "HDF5_", "OPENBLAS_", "MKL_", "NUMBA_", "PRTE_", "PMIX_MCA_", "MPI4PY_",
@@ -172,6 +173,13 @@ class RunLog:
         """Record that the job stops before `step`, and the reason."""
         self._manifest.update(stopped={"by": by, "step": step})
         self._write_if_possible()
+
+    def trained(self, epoch: int, epochs: int) -> None:
+        """Record that the epochs of a training are over: early, if `epoch` is not the last."""
+        self._manifest.pop(EARLY, None)
+        if epoch < epochs:
+            self._manifest[EARLY] = {"epoch": epoch, "epochs": epochs}
+            self._write_if_possible()
 
     def end(self, finished: bool = False) -> None:
         """Close the files and record the end time; `finished` if the result is written."""

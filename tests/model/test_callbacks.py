@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.cli import main as cli
 from hpcflow.errors import FeedError, GraphError, HpcflowError
 from tests.runtime.ranks import run_ranks
 
@@ -69,6 +70,27 @@ def test_early_stopping_as_in_keras(
     history = model.fit(X, Y, epochs=7, verbose=0, callbacks=[scripted, stop])
     assert len(history.epoch) == epochs
     np.testing.assert_array_equal(model.get_weights()[0], scripted.weights[best])
+
+
+@pytest.mark.parametrize(("last", "told"), [(3, "after epoch 3 of 7"), (7, "")])
+def test_watch_says_that_a_callback_stopped_the_training(
+    last: int, told: str, tmp_path: Path, capsys: Any
+) -> None:
+    """A stop after the last epoch is none."""
+
+    def body(context: Any) -> None:
+        model = line()
+
+        def stop(epoch: int, logs: Any) -> None:
+            model.stop_training = epoch + 1 == last
+
+        model.fit(X, Y, 4, 7, 0, [hf.callbacks.LambdaCallback(on_epoch_end=stop)])
+
+    run_ranks(1, body, run_dir=str(tmp_path / "run"))
+    assert cli.main(["watch", str(tmp_path / "run"), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "run: finished" in shown and told in shown
+    assert ("stopped the training" in shown) == bool(told)
 
 
 @pytest.mark.parametrize("settings", [{}, {"ps": 1, "sync": "all"}], ids=str)
