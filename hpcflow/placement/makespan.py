@@ -1,0 +1,207 @@
+"""Makespan: the predicted time of one step of a graph of operations that is placed on devices.
+
+A device runs its operations one at a time, in one order for all devices: by falling upward rank as
+in HEFT (Topcuoglu, Hariri and Wu, "Performance-Effective and Low-Complexity Task Scheduling for
+Heterogeneous Computing", 2002). A value that another device uses is one message to it. A message
+takes a latency plus its bytes over the bandwidth, and occupies the port by which its source sends
+and the port by which its destination receives. Messages take the ports in the order of the
+operations that use them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A device; its first operation starts `start` seconds after the step.
+
+    The step ends no earlier than `end` seconds after its last operation. An operation takes its
+    seconds times `slowdown`.
+    """
+
+    memory: float = np.inf  # bytes
+    slowdown: float = 1.0
+    start: float = 0.0
+    end: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A value: the operation that computes it and those that use it, which come later.
+
+    `held`: it has memory of its own on the producer's device. Receivers always hold a copy.
+    """
+
+    producer: int
+    nbytes: int
+    users: tuple[int, ...]
+    held: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class StepProblem:
+    """Operations in topological order, the values between them, and the devices for them.
+
+    `group[i]` is the group of operation i; the operations of a group share a device. Group g must
+    be on device `fixed[g]`, unless that is None, and holds `held[g]` bytes of state there.
+    """
+
+    seconds: tuple[float, ...]
+    values: tuple[Value, ...]
+    devices: tuple[Device, ...]
+    group: tuple[int, ...]
+    fixed: tuple[int | None, ...]
+    held: tuple[float, ...]
+    latency: float  # seconds of a message
+    bandwidth: float  # bytes per second
+    choices: int  # free groups may be on the first so many devices
+
+    @functools.cached_property
+    def inputs(self) -> list[list[int]]:
+        """The values that each operation uses."""
+        inputs: list[list[int]] = [[] for _ in self.seconds]
+        for i, value in enumerate(self.values):
+            for user in value.users:
+                inputs[user].append(i)
+        return inputs
+
+    @functools.cached_property
+    def producers(self) -> list[int]:
+        """The operation that computes each value."""
+        return [value.producer for value in self.values]
+
+    @functools.cached_property
+    def costs(self) -> list[float]:
+        """The seconds of each value as a message."""
+        return [self.latency + value.nbytes / self.bandwidth for value in self.values]
+
+    @functools.cached_property
+    def order(self) -> list[int]:
+        """The operations by falling upward rank.
+
+        The rank is the longest time from the start of an operation to the end of the step if each
+        value is sent. Operations of equal rank keep their order.
+        """
+        rank, longest = [0.0] * len(self.seconds), [0.0] * len(self.seconds)
+        mean = sum(device.slowdown for device in self.devices) / len(self.devices)
+        made: list[list[int]] = [[] for _ in self.seconds]
+        for i, value in enumerate(self.values):
+            made[value.producer].append(i)
+        for op in reversed(range(len(self.seconds))):
+            for i in made[op]:
+                after = max((rank[user] for user in self.values[i].users), default=0.0)
+                longest[op] = max(longest[op], self.costs[i] + after)
+            rank[op] = self.seconds[op] * mean + longest[op]
+        return sorted(range(len(rank)), key=lambda op: (-rank[op], op))
+
+    @functools.cached_property
+    def _uses(self) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of a value and an operation that uses it."""
+        pairs = [(i, user) for i, value in enumerate(self.values) for user in value.users]
+        both = np.array(pairs, np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+    def peaks(self, placement: Sequence[int]) -> np.ndarray:
+        """Return the most bytes that each device holds at once, with group g on `placement[g]`.
+
+        A value is held from its producer to its last user, in the order of the operations.
+        """
+        count, size = len(self.devices), len(self.seconds)
+        place = np.asarray(placement, np.int64)
+        base = np.bincount(place, np.asarray(self.held, float), count)
+        if not self.values:
+            return base
+        position = np.empty(size, np.int64)
+        position[self.order] = np.arange(size)
+        where = place[np.asarray(self.group)]
+        makers = np.array(self.producers)
+        nbytes = np.array([value.nbytes for value in self.values], float)
+        value, user = self._uses
+        last = np.full((len(self.values), count), -1, np.int64)
+        np.maximum.at(last, (value, where[user]), position[user])
+        own = np.arange(len(self.values)), where[makers]
+        last[own] = np.maximum(last[own], position[makers])
+        last[own] = np.where([v.held for v in self.values], last[own], -1)
+        held, device = np.nonzero(last >= 0)
+        change = np.zeros((count, size + 1))
+        np.add.at(change, (device, position[makers[held]]), nbytes[held])
+        np.add.at(change, (device, last[held, device] + 1), -nbytes[held])
+        return base + np.maximum(change.cumsum(axis=1).max(axis=1), 0.0)
+
+    def overflow(self, placement: Sequence[int]) -> float:
+        """Return the bytes above the memory of devices, summed."""
+        if all(np.isinf(device.memory) for device in self.devices):
+            return 0.0
+        memory = np.array([device.memory for device in self.devices])
+        return float(np.maximum(self.peaks(placement) - memory, 0.0).sum())
+
+
+class Timeline:
+    """A schedule that grows by one operation at a time, in `StepProblem.order`."""
+
+    def __init__(self, problem: StepProblem) -> None:
+        self.problem = problem
+        self.where = [-1] * len(problem.seconds)
+        self.finish = [0.0] * len(problem.seconds)
+        self.free = [device.start for device in problem.devices]  # when a device is idle again
+        self.sends = [0.0] * len(problem.devices)  # when the port is free again
+        self.receives = [0.0] * len(problem.devices)
+        self.arrived: dict[tuple[int, int], float] = {}  # (value, device) -> time
+        self.used: set[int] = set()
+
+    def ready(self, op: int, device: int) -> tuple[float, list[tuple[int, float]]]:
+        """Return when the inputs of an operation are on a device, and the messages for them.
+
+        A message is a value and the time of its arrival.
+        """
+        problem, when = self.problem, 0.0
+        messages: list[tuple[int, float]] = []
+        port, sends = self.receives[device], dict[int, float]()
+        for i in problem.inputs[op]:
+            producer = problem.producers[i]
+            source, time = self.where[producer], self.finish[producer]
+            if source != device:
+                known = self.arrived.get((i, device))
+                if known is None:
+                    known = max(time, port, sends.get(source, self.sends[source]))
+                    known += problem.costs[i]
+                    port = sends[source] = known
+                    messages.append((i, known))
+                time = known
+            when = max(when, time)
+        return when, messages
+
+    def end_on(self, op: int, device: int) -> float:
+        """Return when an operation would end on a device."""
+        begin = max(self.ready(op, device)[0], self.free[device])
+        return begin + self.problem.seconds[op] * self.problem.devices[device].slowdown
+
+    def place(self, op: int, device: int) -> None:
+        """Run an operation on a device, as early as possible."""
+        when, messages = self.ready(op, device)
+        for i, arrival in messages:
+            source = self.where[self.problem.producers[i]]
+            self.sends[source] = self.receives[device] = self.arrived[i, device] = arrival
+        begin = max(when, self.free[device])
+        end = begin + self.problem.seconds[op] * self.problem.devices[device].slowdown
+        self.where[op], self.finish[op], self.free[device] = device, end, end
+        self.used.add(device)
+
+    def makespan(self) -> float:
+        """Return the time of the step."""
+        devices = self.problem.devices
+        return max((self.free[d] + devices[d].end for d in self.used), default=0.0)
+
+
+def schedule(problem: StepProblem, placement: Sequence[int]) -> Timeline:
+    """Return the schedule of all operations, with group g on device `placement[g]`."""
+    timeline = Timeline(problem)
+    for op in problem.order:
+        timeline.place(op, placement[problem.group[op]])
+    return timeline
