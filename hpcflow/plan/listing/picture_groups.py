@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hpcflow.plan.ir.layer_names import FORWARD
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.picture_operations import (
-    FORWARD,
     PHASES,
     UPDATES_OF_SERVER,
     DrawnOperation,

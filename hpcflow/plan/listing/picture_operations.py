@@ -7,8 +7,7 @@ another task, also one in a parcel, leads from the operation that computes it to
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec
@@ -16,12 +15,11 @@ from hpcflow.lowering.fusion.fused_node_label import node_label
 from hpcflow.ops.replicas.replica_ops import parcel_layout
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs, node_cost
+from hpcflow.plan.ir.layer_names import UPDATE, LayerNames
 from hpcflow.plan.ir.program import Node, Partition, Plan, Ref
 
-FORWARD, BACKWARD, UPDATE = range(3)
 UPDATES_OF_SERVER = " (update)"  # in the name of a task: its part of the synchronous update
 PHASES = ("forward", "backward", "updates")
-GRADIENTS = re.compile(r"(?:.*?/)?gradients(?:_\d+)?/(.+)")  # the scope that hf.gradients makes
 
 
 @dataclasses.dataclass
@@ -74,7 +72,7 @@ def drawn_operations(plan: Plan) -> list[DrawnOperation]:
     """Return the operations of a plan in its order, the driver's first."""
     operations = []
     for task, part in plan.parts.items():
-        layers = _Layers(part)
+        layers = LayerNames(part)
         for node in part.nodes.values():
             phase, layer, inside, name = layers.of(node)
             if is_drawn(node):
@@ -83,40 +81,6 @@ def drawn_operations(plan: Plan) -> list[DrawnOperation]:
                 operations.append(DrawnOperation(*about, *cost, 1, node, layer, inside, name))
     _mark_slots(operations)
     return operations
-
-
-class _Layers:
-    """Finds the layer of each node of a partition; the nodes are asked in their order."""
-
-    def __init__(self, part: Partition) -> None:
-        self.part, self.optimizers = part, _optimizer_scopes(part)
-        self.layers: dict[str, tuple[str, ...]] = {}
-
-    def of(self, node: Node) -> tuple[int, tuple[str, ...], tuple[str, ...], str]:
-        """Return the phase, the layer's scope, the scope of a gradient function, and the name."""
-        phase, rest = _phase_and_name(node.name, self.optimizers)
-        *scope, name = rest.split("/")
-        end = next((i for i, each in enumerate(scope) if each.endswith("_grad")), len(scope))
-        layer, inside = tuple(scope[:end]), tuple(scope[end:])
-        if phase == BACKWARD and inside:
-            forward = "/".join((*layer, inside[0].removesuffix("_grad")))
-            layer = self.layers.get(forward, layer)
-        elif not layer and phase == FORWARD:
-            layer = self._layer_of_variables(node)
-        elif not layer:  # a sum of gradients: that of the input nearest to the layer
-            layer = self._first_layer([ref.node for ref in reversed(node.inputs)])
-        self.layers[node.name] = layer
-        return phase, layer, inside, name
-
-    def _first_layer(self, names: Iterable[str]) -> tuple[str, ...]:
-        return next((self.layers[name] for name in names if self.layers.get(name)), ())
-
-    def _layer_of_variables(self, node: Node) -> tuple[str, ...]:
-        """Return the scope of the first variable that an operation without a scope takes."""
-        for ref in node.inputs:
-            if self.part.nodes[ref.node].row.variable == "read":
-                return self.layers[ref.node][:-1]  # the last component is the variable's
-        return ()
 
 
 def is_drawn(node: Node) -> bool:
@@ -184,29 +148,6 @@ def _predicted_cost(node: Node, part: Partition) -> tuple[int, int, float, bool]
             True,
         )
     return *cost, cost_model.predicted_seconds(node, inputs), False
-
-
-def _optimizer_scopes(part: Partition) -> set[str]:
-    """Return scopes such as `Adam`: of operations `Adam/VARIABLE/...` that update the variable."""
-    scopes = set()
-    for node in part.nodes.values():
-        for i in node.row.writes:
-            before, found, _ = node.name.partition(f"/{node.inputs[i].node}/")
-            if found:
-                scopes.add(before)
-    return scopes
-
-
-def _phase_and_name(name: str, optimizers: set[str]) -> tuple[int, str]:
-    """Return the phase of an operation, and its name without the scope of the phase."""
-    if found := GRADIENTS.fullmatch(name):
-        return BACKWARD, found[1]
-    at = name.find("/")
-    while at > 0:
-        if name[:at] in optimizers:
-            return UPDATE, name[at + 1 :]
-        at = name.find("/", at + 1)
-    return FORWARD, name
 
 
 def _mark_slots(operations: Sequence[DrawnOperation]) -> None:
