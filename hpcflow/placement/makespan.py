@@ -35,7 +35,8 @@ class Device:
 class Value:
     """A value: the operation that computes it and those that use it, which come later.
 
-    `held`: it has memory of its own on the producer's device. Receivers always hold a copy.
+    `held`: it has memory of its own on the producer's device. A device that receives it has a
+    buffer for it during the whole step.
     """
 
     producer: int
@@ -110,7 +111,7 @@ class StepProblem:
     def peaks(self, placement: Sequence[int]) -> np.ndarray:
         """Return the most bytes that each device holds at once, with group g on `placement[g]`.
 
-        A value is held from its producer to its last user, in the order of the operations.
+        A value is held from its producer to its last user there, in the order of the operations.
         """
         count, size = len(self.devices), len(self.seconds)
         place = np.asarray(placement, np.int64)
@@ -123,15 +124,17 @@ class StepProblem:
         makers = np.array(self.producers)
         nbytes = np.array([value.nbytes for value in self.values], float)
         value, user = self._uses
-        last = np.full((len(self.values), count), -1, np.int64)
-        np.maximum.at(last, (value, where[user]), position[user])
-        own = np.arange(len(self.values)), where[makers]
-        last[own] = np.maximum(last[own], position[makers])
-        last[own] = np.where([v.held for v in self.values], last[own], -1)
-        held, device = np.nonzero(last >= 0)
+        home = where[makers]
+        here = where[user] == home[value]
+        last = position[makers]
+        np.maximum.at(last, value[here], position[user[here]])
+        sent = np.zeros((len(self.values), count), bool)
+        sent[value[~here], where[user[~here]]] = True
+        base = base + nbytes @ sent
+        held = np.flatnonzero([v.held for v in self.values])
         change = np.zeros((count, size + 1))
-        np.add.at(change, (device, position[makers[held]]), nbytes[held])
-        np.add.at(change, (device, last[held, device] + 1), -nbytes[held])
+        np.add.at(change, (home[held], position[makers[held]]), nbytes[held])
+        np.add.at(change, (home[held], last[held] + 1), -nbytes[held])
         return base + np.maximum(change.cumsum(axis=1).max(axis=1), 0.0)
 
     def overflow(self, placement: Sequence[int]) -> float:
