@@ -14,6 +14,7 @@ from hpcflow.platform import fault_specification
 from hpcflow.ps.sync_rules import rule
 
 PREFIX = "HPCFLOW_"
+AUTOMATIC = "auto"  # the value of placement that is no file
 SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) *(?:([kmgt])(i)?)?b?", re.ASCII)
 KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"}
 CHOICES = {  # the values of settings that have few
@@ -45,7 +46,7 @@ class Settings:
     dense: str = "servers"  # location of variables not read by rows: servers or replicas
     shard_bytes: int = 16 << 20  # larger variables are sharded by rows over the servers
     prefetch: bool = False  # after a step, pull the variables that the next step reads from servers
-    placement: str = ""  # result.json of an earlier run: place variables by the bytes moved there
+    placement: str = ""  # auto: over the tasks of a replica; FILE: servers as result.json measured
     memory_limit: str = ""  # for each device of a rank: 8GiB, 500MB; "": all available memory
     max_in_flight: int = 4  # concurrent instances of one plan on a rank
     survive: bool = False  # continue after a worker dies (not the chief), if the MPI supports it
@@ -104,6 +105,11 @@ class Settings:
             f.kind == "nan" for f in fault_specification.parse_faults(self.inject)
         )
 
+    @property
+    def automatic(self) -> bool:
+        """Whether the planner chooses the tasks of operations within a replica."""
+        return self.placement == AUTOMATIC
+
     def changed(self) -> dict[str, object]:
         """The fields that differ from their defaults; printed at the start of a run."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -118,6 +124,11 @@ class Settings:
                     f"setting {name}={getattr(self, name)!r} is not one of {', '.join(allowed)}",
                     hint=f"set {PREFIX}{name.upper()} to one of them",
                 )
+        if self.automatic and self.tasks_per_replica == 1:
+            raise HpcflowError(
+                "setting placement=auto places operations over the tasks of a replica, which has 1",
+                hint="start with --tasks-per-replica 2 or more, or leave placement out",
+            )
         rule(self.sync or "async")
         as_bytes(self.memory_limit)
         fault_specification.parse_faults(self.inject)

@@ -38,6 +38,7 @@ from hpcflow.plan.communication.message_coalescing import coalesce_messages
 from hpcflow.plan.communication.send_recv_insertion import partition
 from hpcflow.plan.communication.step_order import order_step
 from hpcflow.plan.cost import server_traffic
+from hpcflow.plan.distribution.colocation_groups import ChosenTask
 from hpcflow.plan.distribution.control_flow_frames import partition_frames
 from hpcflow.plan.distribution.device_placement import place_devices
 from hpcflow.plan.distribution.initial_value_sharding import place_initializers
@@ -94,6 +95,7 @@ class Planning:
     reasons: dict[str, str] = dataclasses.field(
         default_factory=dict
     )  # node -> reason for its device
+    forecast: str = ""  # what automatic placement predicts
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
     update: Program | None = None  # what the servers run on the gradients of the step
     updates: str = ""  # the name of the update
@@ -182,9 +184,14 @@ def _sync_program_split(program: Program, planning: Planning) -> Program:
 
 
 def _device_placement(program: Program, planning: Planning) -> Program:
-    program, planning.reasons = place_devices(
-        program, planning.graph, planning.cluster, planning.homes
-    )
+    graph, cluster, homes = planning.graph, planning.cluster, planning.homes
+    chosen: Mapping[str, ChosenTask] = {}
+    if planning.settings.automatic and cluster.lead.startswith("/job:worker"):
+        # only a rank with this setting needs it
+        from hpcflow.plan.distribution.automatic_placement import choose_tasks
+
+        chosen, planning.forecast = choose_tasks(program, graph, cluster, planning.settings, homes)
+    program, planning.reasons = place_devices(program, graph, cluster, homes, chosen)
     return program
 
 
@@ -529,7 +536,7 @@ PASSES = (
     ),
     Pass(
         *("device_placement", "placement", PROGRAM, PLACED),
-        "A node runs on the device that was asked for, else beside its state, else on the driver.",
+        "A node runs where it was asked for, else beside its state, else as `placement` says.",
         "Each node has a full device name, and a reason for it.",
         _device_placement,
     ),
@@ -774,6 +781,7 @@ def plan_program(
     rows = [row for row in all_passes() if row.takes in (PROGRAM, PLACED, PLAN)]
     of = Planning(graph, cluster, settings, replica, evaluate, watch, rows, sums=sums)
     plan: Plan = through(rows, program, of)
+    plan = dataclasses.replace(plan, forecast=of.forecast)
     if of.update is None:
         return plan
     begin = next(i for i, row in enumerate(rows) if row.name == "sync_program_split") + 1

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from hpcflow.errors import PlacementError
 from hpcflow.graph.device_names import DeviceName, parse_device
-from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
-from hpcflow.graph.op_registry import lookup_op
+from hpcflow.plan.distribution.colocation_groups import (
+    ChosenTask,
+    ColocationGroups,
+    DeviceConstraint,
+    device_constraints,
+)
 from hpcflow.plan.distribution.tensor_list_placement import place_tensor_lists
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.ir.control_flow_nodes import map_nested_programs, nested_programs
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
-from hpcflow.plan.ir.union_find import DisjointSets
 
 DRIVER = "/job:worker/task:0"  # of each replica; runs the script
 DEFAULT = "default: the driver"  # the reason without any constraint
-
-
-@dataclasses.dataclass(frozen=True)
-class _DeviceConstraint:
-    """A device constraint, with the node and line that set it."""
-
-    wish: DeviceName
-    node: str
-    line: str
-    reason: str
 
 
 def host_device(cluster: Cluster) -> str:
@@ -40,17 +32,22 @@ def host_device(cluster: Cluster) -> str:
 
 
 def place_devices(
-    program: Program, graph: Graph, cluster: Cluster, placements: Mapping[str, VariablePlacement]
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    placements: Mapping[str, VariablePlacement],
+    chosen: Mapping[str, ChosenTask] = {},  # nobody changes it
 ) -> tuple[Program, dict[str, str]]:
     """Return the program with full device names, and the reason for each node's device.
 
+    `chosen` are the tasks of nodes that automatic placement chose.
     Errors: PlacementError naming the operations whose constraints conflict or cannot be met.
     """
     why: dict[str, str] = {}
 
     def placed(program: Program) -> Program:
         outer = _place_program(
-            _colocate_equal_row_sums(program, placements), graph, cluster, placements, why
+            colocate_equal_row_sums(program, placements), graph, cluster, placements, chosen, why
         )
         return map_nested_programs(outer, placed)
 
@@ -64,67 +61,33 @@ def _place_program(
     graph: Graph,
     cluster: Cluster,
     placements: Mapping[str, VariablePlacement],
+    chosen: Mapping[str, ChosenTask],
     reasons: dict[str, str],
 ) -> Program:
     """Place the nodes of one program, without those in its loops and branches.
 
     Reasons are added to `reasons`.
     """
-    groups = _ColocationGroups(program, graph)
-    bounds: dict[str, list[_DeviceConstraint]] = {}
+    groups = ColocationGroups(program, graph)
+    bounds: dict[str, list[DeviceConstraint]] = {}
     for name in groups.members():
         bounds.setdefault(groups.find(name), []).extend(
-            _device_constraints(name, program, graph, placements)
+            device_constraints(name, program, graph, placements, chosen)
         )
-    chosen = {root: _choose_device(constraints, cluster) for root, constraints in bounds.items()}
+    devices = {root: _choose_device(constraints, cluster) for root, constraints in bounds.items()}
     nodes = {}
     for node in program.nodes.values():
         if node.row.source == "feed":
             device, reason = host_device(cluster), "fed by the driver"
         else:
             root = groups.find(node.name)
-            device, reason = str(chosen[root]), _placement_reason(node, bounds[root])
+            device, reason = str(devices[root]), _placement_reason(node, bounds[root])
         nodes[node.name], reasons[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
     return program.but(nodes=nodes)
 
 
-class _ColocationGroups(DisjointSets[str]):
-    """Sets of operations on one device: colocated, or connected by handles or collectives.
-
-    An AllReduce or AllGather without constraints is placed with its input. Operations that the step
-    does not run still constrain the operations colocated with them.
-    """
-
-    def __init__(self, program: Program, graph: Graph) -> None:
-        super().__init__()
-        stack = list(program.nodes)
-        while stack:
-            name = stack.pop()
-            node = program.nodes.get(name)
-            self.add(name)
-            mates = (
-                _colocated_nodes(node, program)
-                if node
-                else graph.get_operation_by_name(name).colocate
-            )
-            for mate in mates:
-                if mate not in self and (mate in program.nodes or mate in graph):
-                    self.add(mate)
-                    stack.append(mate)
-                if mate in self:
-                    self.join(name, mate)
-
-
-def _colocated_nodes(node: Node, program: Program) -> list[str]:
-    mates = list(node.colocate)
-    mates += [ref.node for ref in node.inputs if program.spec(ref).dtype == resource]
-    if node.row.combines in ("sum", "rows") and not mates and not node.device:
-        mates.append(node.inputs[0].node)
-    return mates
-
-
-def _colocate_equal_row_sums(
+def colocate_equal_row_sums(
     program: Program, placements: Mapping[str, VariablePlacement]
 ) -> Program:
     """Colocate SumEqualRows with its input, not with the variable, so that fewer rows are sent."""
@@ -134,39 +97,6 @@ def _colocate_equal_row_sums(
         if node.type == "SumEqualRows" and not placements.keys().isdisjoint(node.colocate)
     }
     return program.but(nodes={**program.nodes, **nodes})
-
-
-def _device_constraints(
-    name: str, program: Program, graph: Graph, placements: Mapping[str, VariablePlacement]
-) -> list[_DeviceConstraint]:
-    node = program.nodes.get(name)
-    if node is not None and node.row.source == "feed":
-        return []
-    op = node if node is not None else graph.get_operation_by_name(name)
-    constraints = []
-    if op.device:
-        why = f"asked for: {op.device}"
-        if lookup_op(op.type).variable == "handle" and {"piece", "copy"} & set(op.attrs):
-            why = "part of a variable: one of the servers with the least to do"
-        constraints.append(_DeviceConstraint(parse_device(op.device), name, op.line, why))
-    kind = _only_kind(node, program) if node is not None else ""
-    if kind:
-        why = f"{op.type} of these types runs on a {kind} only"
-        constraints.append(_DeviceConstraint(DeviceName(kind=kind), name, op.line, why))
-    if name in placements:
-        piece, owner = placements[name].pieces[0], placements[name].owner
-        why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
-        constraints.append(_DeviceConstraint(parse_device(piece.device), name, op.line, why))
-    return constraints
-
-
-def _only_kind(node: Node, program: Program) -> str:
-    """Return the only kind of device that can run a node, or "".
-
-    Strings stay on CPUs.
-    """
-    specs = (*node.specs, *(program.spec(ref) for ref in node.inputs))
-    return "cpu" if any(s.dtype == string for s in specs) else node.row.device
 
 
 def _check_script(node: Node, reason: str) -> None:
@@ -184,7 +114,7 @@ def _check_script(node: Node, reason: str) -> None:
         )
 
 
-def _choose_device(bounds: list[_DeviceConstraint], cluster: Cluster) -> DeviceName:
+def _choose_device(bounds: list[DeviceConstraint], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
     for i, bound in enumerate(bounds):
         merged = _merge_constraints(merged, bound, bounds[:i], cluster.soft)
@@ -218,15 +148,15 @@ def _satisfying_devices(merged: DeviceName, cluster: Cluster) -> list[DeviceName
     return devices
 
 
-def _first_constraint(bounds: list[_DeviceConstraint], field: str) -> _DeviceConstraint:
+def _first_constraint(bounds: list[DeviceConstraint], field: str) -> DeviceConstraint:
     """Return the first constraint that sets this field of a device name."""
     return next(b for b in bounds if getattr(b.wish, field) is not None)
 
 
 def _merge_constraints(
     merged: DeviceName,
-    bound: _DeviceConstraint,
-    before: list[_DeviceConstraint],
+    bound: DeviceConstraint,
+    before: list[DeviceConstraint],
     soft: bool = False,
 ) -> DeviceName:
     """Return both constraints merged.
@@ -258,7 +188,7 @@ def _merge_constraints(
     return merged
 
 
-def _check_task(job: str, task: int, bounds: list[_DeviceConstraint], cluster: Cluster) -> None:
+def _check_task(job: str, task: int, bounds: list[DeviceConstraint], cluster: Cluster) -> None:
     task_counts = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
     if task < task_counts.get(job, 0):
         return
@@ -282,7 +212,7 @@ def _check_task(job: str, task: int, bounds: list[_DeviceConstraint], cluster: C
     )
 
 
-def _placement_reason(node: Node, bounds: list[_DeviceConstraint]) -> str:
+def _placement_reason(node: Node, bounds: list[DeviceConstraint]) -> str:
     for bound in bounds:
         if bound.node == node.name:
             return bound.reason

@@ -225,6 +225,7 @@ class Plan:
     round: Plan | None = None  # the synchronous update that servers run on this step's gradients
     updates: str = ""  # the name of the updates of `round`
     messages: tuple[ServerMessage, ...] = ()  # to and from servers, if the plan trains
+    forecast: str = ""  # the predicted times of an automatic placement
     _repr_html_ = LazyMethod("hpcflow.report.html_representation", "plan_html")
 
     @property

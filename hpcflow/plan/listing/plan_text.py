@@ -51,6 +51,7 @@ def plan_data(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> dict
         "edges": [_edge_data(edge) for edge in plan.edges],
         "traffic": [_traffic_data(row) for row in rows],
         "collectives": _collective_data(plan),
+        "forecast": plan.forecast,
         "unproved": unproved_properties(plan),
         "round": None if plan.round is None else plan_data(plan.round, lower),
     }
@@ -172,6 +173,8 @@ def plan_text(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> str:
         f" {data['tasks_per_replica']} task(s)\n"
         f"feeds {_shortened(data['feeds'])}; fetches {_shortened(data['fetches'])}"
     )
+    if plan.forecast:
+        head += f"\n{plan.forecast}"
     sections = [head, _tasks_text(data), _memory_text(data)]
     sections += [_traffic_text(data), _edges_text(data)]
     sections += [_collectives_text(data), _why_text(plan), _proof_text(data)]

@@ -73,7 +73,7 @@ class RankRole:
         self.store = self.new_store()  # state that this rank hosts for the steps of others
         self.devices = self._make_devices()
         self.cluster: Cluster = self.roles.cluster(list(self.devices))
-        if settings.placement and self.cluster.servers:
+        if self.cluster.servers:
             measured = measured_traffic(settings, world)
             self.cluster = dataclasses.replace(self.cluster, measured=measured)
         self.apply_sync_setting()

@@ -165,7 +165,7 @@ def measured_traffic(settings: Settings, world: Communicator | None) -> Measured
     Rank 0 reads the file and broadcasts it.
     Errors: HpcflowError on all ranks if the file cannot be read or has no variable traffic.
     """
-    if not settings.placement:
+    if not settings.placement or settings.automatic:
         return ()
     text = _read_rows(settings.placement) if world is None or world.rank == 0 else None
     if world is not None and world.size > 1:

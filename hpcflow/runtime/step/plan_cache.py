@@ -124,6 +124,8 @@ class PlanCache:
         if self.context.settings.run_dir:
             self.digest = plan_digest(plan)
         logger.info("first training step: %s", costs)
+        if plan.forecast:
+            logger.info("%s", plan.forecast)
         for line in suspicious_graph_warnings.suspicious_graph_warnings(graph):
             logger.warning(line)
         if self.context.cluster.joins and self.context.cluster.replicas > 1:
@@ -255,8 +257,14 @@ class PlanCache:
         placements = place_variables(graph, cluster, settings)
         replica = self.context.replica
         count = count or cpu_threads.chosen_threads().threads
+        facts: list[object] = []
+        if settings.automatic:
+            # only a rank with this setting needs it
+            from hpcflow.plan.distribution.automatic_placement import automatic_facts
+
+            facts = automatic_facts(graph, cluster, settings, placements)
         arguments = cluster, settings, placements, replica
-        return plan_cache_key(program, graph, *arguments, lambda: [*self._key_facts, count])
+        return plan_cache_key(program, graph, *arguments, lambda: [*self._key_facts, count, *facts])
 
     def _is_cacheable(self, program: Program | Partition) -> bool:
         """Whether there is a cache folder and no operation has a user-defined kernel."""

@@ -1,0 +1,180 @@
+"""Automatic placement: worker tasks for what neither the script nor state places.
+
+With `placement=auto`, the search of `placement/makespan_search.py` chooses them, by the cost model.
+The setting `memory_limit` is a hard limit on the variables and values of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hpcflow.graph.graph import Graph
+from hpcflow.placement.makespan import StepProblem
+from hpcflow.placement.makespan_search import (
+    DRIVER,
+    OPERATIONS,
+    ScoredPlacement,
+    score,
+    search,
+)
+from hpcflow.plan.distribution.colocation_groups import ChosenTask, device_constraints
+from hpcflow.plan.distribution.device_placement import colocate_equal_row_sums
+from hpcflow.plan.distribution.step_problem import (
+    ProgramGroups,
+    StepProblemBuilder,
+    collective_homes,
+    fed_specs,
+    static_specs,
+    stays,
+)
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.distribution.variable_tasks import (
+    SEED,
+    check_fit,
+    memory_of_task,
+    resident_bytes,
+    variable_tasks,
+)
+from hpcflow.plan.ir.program import Cluster, Program
+from hpcflow.settings import Settings
+
+LEAST_REASONS = 4  # layers whose saving is predicted, also in a large graph
+
+
+class AutomaticChoice(NamedTuple):
+    """The tasks of nodes that are not on the driver, and a sentence with the predicted times."""
+
+    tasks: dict[str, ChosenTask]
+    forecast: str
+
+
+def choose_tasks(
+    program: Program,
+    graph: Graph,
+    cluster: Cluster,
+    settings: Settings,
+    placements: Mapping[str, VariablePlacement],
+) -> AutomaticChoice:
+    """Return the worker tasks of the nodes of a step.
+
+    Errors: PlacementError if no placement fits `memory_limit`.
+    """
+    program = colocate_equal_row_sums(program, placements)
+    return _StepPlacement(program, graph, cluster, settings, placements).run()
+
+
+def automatic_facts(
+    graph: Graph, cluster: Cluster, settings: Settings, placements: Mapping[str, VariablePlacement]
+) -> list[Any]:
+    """Return what an automatic placement depends on besides the program of a step."""
+    tasks = variable_tasks(graph, cluster, settings, placements)
+    sizes = resident_bytes(graph, cluster, tasks, placements, ())
+    return [settings.memory_limit, sorted(tasks.items()), sizes]
+
+
+class _StepPlacement:
+    """The placement of one step, with the variables where `variable_tasks` has them."""
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        cluster: Cluster,
+        settings: Settings,
+        placements: Mapping[str, VariablePlacement],
+    ) -> None:
+        self.program, self.graph, self.cluster = program, graph, cluster
+        self.settings, self.placements = settings, placements
+        self.homes = variable_tasks(graph, cluster, settings, placements)
+        self.groups = ProgramGroups(program, graph)
+        specs = static_specs(program, graph) if cluster.joins else fed_specs
+        self.builder = StepProblemBuilder(program, self.groups, specs)
+        self.layers = self.builder.layers
+        self.bound, self.at_home = self._bound_groups()
+        self.problem = self._problem()
+
+    def run(self) -> AutomaticChoice:
+        """Return the choice."""
+        arguments = list(self.builder.layer_groups().values()), self.builder.units(), SEED
+        best = search(self.problem, *arguments)
+        if not any(node.attrs.get("initial") for node in self.program.nodes.values()):
+            check_fit(self.problem, best, arguments, "variables and values", self.settings)
+        reasons = dict(self._reasons(best))
+        tasks = {
+            name: ChosenTask(best.devices[g], reasons[g])
+            for g in reasons
+            for name in self.groups.members[g]
+        }
+        return AutomaticChoice(tasks, self._forecast(best))
+
+    def _bound_groups(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return the devices of groups that are not free, and of those with variables at home."""
+        tasks = {task: i for i, task in enumerate(self.cluster.tasks())}
+        bound: dict[int, int] = {}
+        at_home: dict[int, int] = {}
+        for g, names in enumerate(self.groups.members):
+            for name in names:
+                node = self.program.nodes.get(name)
+                for constraint in device_constraints(
+                    name, self.program, self.graph, self.placements, {}
+                ):
+                    wish = constraint.wish
+                    if wish.job is not None or wish.task is not None:
+                        task = f"/job:{wish.job or 'worker'}/task:{wish.task or 0}"
+                        bound.setdefault(g, tasks.get(task, DRIVER))
+                if name in self.homes:
+                    at_home.setdefault(g, self.homes[name])
+                elif node is not None and (stays(self.program, node) or node.is_state):
+                    at_home.setdefault(g, DRIVER)
+        at_home = {g: device for g, device in at_home.items() if g not in bound}
+        fixed = {**bound, **at_home}
+        sums = collective_homes(self.program, self.groups, fixed, self.cluster.tasks_per_replica)
+        return bound, at_home | sums
+
+    def _problem(self) -> StepProblem:
+        known = {**self.bound, **self.at_home}
+        fixed = [known.get(g) for g in range(len(self.groups.members))]
+        names = [name for members in self.groups.members for name in members]
+        base = resident_bytes(self.graph, self.cluster, self.homes, self.placements, names)
+        memory = memory_of_task(self.settings)
+        held = self.groups.held(self.program, self.graph)
+        return self.builder.problem(self.cluster, fixed, held, base, memory)
+
+    def _on_driver(self, best: ScoredPlacement, layer: tuple[str, ...] | None = None) -> list[int]:
+        """Return the placement with all groups, or those of a layer, back on the driver."""
+        devices = list(best.devices)
+        for g, name in enumerate(self.layers):
+            if g not in self.bound and layer in (None, name):
+                devices[g] = DRIVER
+        return devices
+
+    def _reasons(self, best: ScoredPlacement) -> Iterator[tuple[int, str]]:
+        """Yield each group that is not on the driver by choice, with the reason."""
+        texts: dict[tuple[tuple[str, ...], int], str] = {}
+        count = max(LEAST_REASONS, OPERATIONS // max(1, len(self.problem.seconds)))
+        for g, layer in enumerate(self.layers):
+            device = best.devices[g]
+            if g in self.bound or device == DRIVER:
+                continue
+            if (layer, device) not in texts:
+                saving = self._saving(best, layer) if len(texts) < count else ""
+                where = f"with layer {'/'.join(layer)} on task {device}"
+                texts[layer, device] = f"placement=auto: {where}{saving}"
+            yield g, texts[layer, device]
+
+    def _saving(self, best: ScoredPlacement, layer: tuple[str, ...]) -> str:
+        """Return what it saves that a layer is not on the driver."""
+        back = score(self.problem, self._on_driver(best, layer))
+        if back.overflow > best.overflow:
+            return ": task 0 has no memory for it"
+        saved = back.seconds - best.seconds
+        return f": saves {1e3 * saved:.3g} ms of a step" if saved > 0 else ""
+
+    def _forecast(self, best: ScoredPlacement) -> str:
+        default = score(self.problem, self._on_driver(best))
+        above = " and more than its memory_limit" if default.overflow else ""
+        return (
+            f"placement=auto: predicted step {1e3 * best.seconds:.3g} ms; "
+            f"{1e3 * default.seconds:.3g} ms{above} if all were on the driver"
+        )

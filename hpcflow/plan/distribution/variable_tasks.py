@@ -1,0 +1,244 @@
+"""Variable tasks: on which worker task of a replica automatic placement puts each variable.
+
+All steps of a session must find a variable on one task, also those that only initialize or save.
+So the tasks follow from the graph and its static shapes, not from a step or its feeds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hpcflow.errors import PlacementError
+from hpcflow.graph.device_names import parse_device
+from hpcflow.graph.dtypes import OPAQUE, resource
+from hpcflow.graph.function_body import FunctionBody, all_operations, variable_operation
+from hpcflow.graph.graph import Graph, Operation
+from hpcflow.graph.op_registry import lookup_op
+from hpcflow.graph.static_shape import Spec
+from hpcflow.placement.makespan import StepProblem
+from hpcflow.placement.makespan_search import ScoredPlacement, search
+from hpcflow.plan.distribution.step_problem import (
+    ProgramGroups,
+    StepProblemBuilder,
+    graph_variables,
+    static_specs,
+    stays,
+    with_devices,
+)
+from hpcflow.plan.distribution.variable_cost import variable_nbytes
+from hpcflow.plan.distribution.variable_placement import VariablePlacement
+from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
+from hpcflow.plan.ir.program import Cluster, Program
+from hpcflow.plan.ir.union_find import DisjointSets
+from hpcflow.settings import Settings, as_bytes
+
+SEED = 0  # of the search
+MORE_TASKS = (1, 2, 4)  # how many more tasks an error tries
+_lock = threading.Lock()
+_tasks_by_graph: weakref.WeakKeyDictionary[Graph, dict[Any, dict[str, int]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def variable_tasks(
+    graph: Graph, cluster: Cluster, settings: Settings, placements: Mapping[str, VariablePlacement]
+) -> dict[str, int]:
+    """Return the worker task of each variable that may be on any.
+
+    These are variables that neither a device scope nor a server has, and that no loop, branch or
+    function of the script uses. A variable keeps its task when the graph grows.
+    Errors: PlacementError if the variables do not fit the memory of the tasks.
+    """
+    key = cluster.tasks_per_replica, cluster.servers, settings.memory_limit
+    root = graph.root
+    with _lock:
+        known = _tasks_by_graph.setdefault(root, {}).setdefault(key, {})
+        sets = _movable_sets(root, placements)
+        variables = {op.name for names in sets for op in graph_variables(root, names)}
+        if not variables <= known.keys():
+            known.update(
+                _VariableTaskSearch(root, cluster, settings, placements, known, sets).run()
+            )
+        return {name: task for name, task in known.items() if name not in placements}
+
+
+def memory_of_task(settings: Settings) -> float:
+    """Return the bytes that the device of a task may hold."""
+    return as_bytes(settings.memory_limit) or math.inf
+
+
+def resident_bytes(
+    graph: Graph,
+    cluster: Cluster,
+    tasks: Mapping[str, int],
+    placements: Mapping[str, VariablePlacement],
+    without: Iterable[str],
+) -> list[float]:
+    """Return the bytes of variables on each task of a cluster, but of those in `without`."""
+    counted, left_out = [0.0] * len(cluster.tasks()), set(without)
+    for op in graph.root.get_operations():
+        if lookup_op(op.type).variable == "handle" and op.name not in left_out | {*placements}:
+            wish = parse_device(op.device)
+            task = tasks.get(op.name, wish.task or 0)
+            if wish.job in (None, "worker") and task < cluster.tasks_per_replica:
+                counted[task] += variable_nbytes(op)
+    return counted
+
+
+def check_fit(
+    problem: StepProblem,
+    best: ScoredPlacement,
+    arguments: tuple[Sequence[Sequence[int]], Sequence[Sequence[int]], int],
+    what: str,
+    settings: Settings,
+) -> None:
+    """Errors: PlacementError with the cheapest remedies if the best placement does not fit."""
+    if not best.overflow:
+        return
+    peaks = problem.peaks(best.devices)
+    workers = range(problem.choices)
+    need = max(int(peaks[k]) for k in workers)
+    task = next(k for k in workers if int(peaks[k]) == need)
+    above = need - int(problem.devices[task].memory)
+    remedies = [f"raise memory_limit by {above:,} bytes, to {need:,}"]
+    for more in MORE_TASKS:
+        if not search(with_devices(problem, more), *arguments).overflow:
+            remedies.insert(0, f"start with --tasks-per-replica {problem.choices + more}")
+            break
+    raise PlacementError(
+        f"placement=auto: {what} do not fit {problem.choices} tasks of memory_limit="
+        f"{settings.memory_limit}: /job:worker/task:{task} would hold {need:,} bytes",
+        hint=", or ".join(remedies),
+    )
+
+
+def _movable_sets(graph: Graph, placements: Mapping[str, VariablePlacement]) -> list[list[str]]:
+    """Return the names of the operations that share a device with variables, if any task will do.
+
+    A set is all operations of the graph that are colocated or use handles of the same variables.
+    """
+    sets: DisjointSets[str] = DisjointSets()
+    bound: set[str] = set()
+    variables: list[str] = []
+    for op in all_operations(graph):
+        handles = [variable_operation(t).name for t in op.inputs if t.dtype == resource]
+        inside = isinstance(op.graph, FunctionBody)
+        row = lookup_op(op.type)
+        names = handles if inside else [op.name, *handles, *op.colocate]
+        for name in names:
+            sets.add(name)
+            sets.join(name, names[0])
+        if names and (inside or row.owner or _is_bound(op) or op.name in placements):
+            bound.add(names[0])
+        if row.variable == "handle" and not inside:
+            variables.append(op.name)
+    roots = {sets.find(name) for name in bound}
+    groups: dict[str, list[str]] = {sets.find(name): [] for name in variables}
+    for name in sets.members():
+        if (root := sets.find(name)) in groups and root not in roots:
+            groups[root].append(name)
+    return [names for names in groups.values() if names]
+
+
+def _is_bound(op: Operation) -> bool:
+    """Return whether an operation keeps what shares its device where it is by default."""
+    wish, row = parse_device(op.device), lookup_op(op.type)
+    specs = [t.dtype for t in (*op.inputs, *op.outputs)]
+    is_state = bool(op.outputs) and op.outputs[0].dtype == resource and row.variable != "handle"
+    values = any(d != resource and (d in OPAQUE or d.kind in "OSU") for d in specs)
+    return wish.job is not None or wish.task is not None or row.script or is_state or values
+
+
+@dataclasses.dataclass
+class _VariableTaskSearch:
+    """The search for the tasks of the variables in `sets`; those in `known` have one."""
+
+    graph: Graph
+    cluster: Cluster
+    settings: Settings
+    placements: Mapping[str, VariablePlacement]
+    known: Mapping[str, int]
+    sets: list[list[str]]
+
+    def run(self) -> dict[str, int]:
+        """Return the task of each variable."""
+        program = _trained_program(self.graph)
+        groups = ProgramGroups(program, self.graph, self.sets)
+        builder = StepProblemBuilder(program, groups, static_specs(program, self.graph))
+        free = {name for names in self.sets for name in names}
+        fixed = [self._fixed(program, names, free) for names in groups.members]
+        memory = memory_of_task(self.settings)
+        here = [name for names in groups.members for name in names]
+        base = resident_bytes(self.graph, self.cluster, self.known, self.placements, {*here, *free})
+        held = groups.held(program, self.graph)
+        problem = builder.problem(self.cluster, fixed, held, base, memory)
+        arguments = list(builder.layer_groups().values()), builder.units(), SEED
+        best = search(problem, *arguments)
+        if best.overflow:  # other steps may have smaller values, but variables must fit
+            empty = tuple(dataclasses.replace(value, nbytes=0) for value in problem.values)
+            state_only = search(dataclasses.replace(problem, values=empty), *arguments)
+            if state_only.overflow:
+                check_fit(problem, best, arguments, "variables and values", self.settings)
+            best = state_only
+        for g, size in enumerate(held):
+            base[best.devices[g]] += size
+        tasks: dict[str, int] = {}
+        for names in self.sets:
+            variables = graph_variables(self.graph, names)
+            task = next((best.devices[groups.number[n]] for n in names if n in groups.number), None)
+            if task is None:
+                task = self._roomiest(variables, base, memory)
+            for op in variables:
+                tasks[op.name] = self.known.get(op.name, task)
+        return tasks
+
+    def _fixed(self, program: Program, names: list[str], free: set[str]) -> int | None:
+        """Return the task of a group, None if the search decides."""
+        known = next((self.known[name] for name in names if name in self.known), None)
+        if known is not None:
+            return known
+        if not free.isdisjoint(names):
+            return None
+        for name in names:
+            op = self.graph.get_operation_by_name(name) if name in self.graph else None
+            wish = parse_device(op.device) if op is not None else None
+            if wish is not None and (wish.job is not None or wish.task is not None):
+                workers = self.cluster.tasks_per_replica
+                if wish.job == "ps":
+                    return min(workers + (wish.task or 0), len(self.cluster.tasks()) - 1)
+                return min(wish.task or 0, workers - 1)
+            if name in self.placements:
+                return self.cluster.tasks_per_replica + self.placements[name].pieces[0].server
+            node = program.nodes.get(name)
+            if node is not None and (stays(program, node) or node.is_state):
+                return 0
+        return None
+
+    def _roomiest(self, variables: list[Operation], base: list[float], memory: float) -> int:
+        """Return a task for variables that no update reaches: the driver if they fit there."""
+        known = [self.known[op.name] for op in variables if op.name in self.known]
+        if known:
+            return known[0]
+        size = sum(map(variable_nbytes, variables))
+        workers = range(self.cluster.tasks_per_replica)
+        task = next((k for k in workers if base[k] + size <= memory), 0)
+        base[task] += size
+        return task
+
+
+def _trained_program(graph: Graph) -> Program:
+    """Return the program of all updates of a graph; without one, of all that nobody uses."""
+    ops = graph.get_operations()
+    updates = [op for op in ops if lookup_op(op.type).writes and not op.attrs.get("initial")]
+    if not updates:
+        used = {t.op for op in ops for t in op.inputs} | {
+            c for op in ops for c in op.control_inputs
+        }
+        updates = [op for op in ops if op not in used and not op.attrs.get("initial")]
+    fed = [op.outputs[0] for op in ops if lookup_op(op.type).stands_for_feed]
+    return prune_to_fetches(graph, updates, {t: Spec(t.dtype, t.shape) for t in fed})
