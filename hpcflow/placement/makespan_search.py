@@ -91,7 +91,8 @@ def _part_counts(devices: int) -> list[int]:
 def _beside_fixed_groups(problem: StepProblem, layers: Sequence[Sequence[int]]) -> list[int]:
     devices = default_placement(problem)
     for layer in layers:
-        fixed = [device for g in layer if (device := problem.fixed[g]) is not None]
+        near = [problem.fixed[g] for g in layer]
+        fixed = [d for d in near if d is not None and d < problem.choices]
         for g in layer if fixed else ():
             if problem.fixed[g] is None:
                 devices[g] = fixed[-1]

@@ -235,6 +235,12 @@ def test_free_groups_take_only_the_first_devices():
     assert set(found(made).devices) == {0, 1}
 
 
+def test_groups_beside_a_fixed_group_of_their_layer_take_only_the_first_devices():
+    near = [(0, 1, [1]), (1, 1, [2])]
+    made = problem([1] * 3, near, devices=3, choices=2, fixed=[2, None, None])
+    assert found(made, layers=[[0, 1, 2]]).devices == (2, 0, 0)
+
+
 def test_memory_comes_before_time():
     over = (Device(memory=25), Device(memory=25), Device(memory=25))
     chain = [(i, 1, [i + 1]) for i in range(4)]

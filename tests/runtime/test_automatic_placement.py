@@ -48,6 +48,30 @@ def test_replicas_and_servers(options, fast_messages):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
 
+def test_random_draws_go_on_when_the_shape_of_a_feed_changes(fast_messages):
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(16, 12, 8)).astype("f"), rng.integers(0, 4, 16)
+
+    def body(context):
+        hf.set_random_seed(1)
+        x = hf.placeholder(hf.float32, [None, 12, 8], name="x")
+        y = hf.placeholder(hf.int32, [None], name="y")
+        h = hf.layers.dense(hf.reshape(x, [-1, 96]), 32)
+        h = hf.nn.relu(hf.layers.batch_normalization(h, training=True))
+        h = hf.layers.dense(hf.layers.dropout(h, 0.3, training=True), 4)
+        losses = hf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=h)
+        loss = hf.reduce_mean(losses)
+        train = hf.train.AdamOptimizer(0.01).minimize(loss)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        feeds = ({x: features[:n], y: labels[:n].astype("i4")} for n in (16, 16, 7))
+        return [session.run([loss, train], each)[0] for each in feeds]
+
+    (expected,) = run_ranks(2, body, tasks_per_replica=2)
+    (found,) = run_ranks(2, body, tasks_per_replica=2, placement="auto")
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def wide(layers=4):
     """Layers of momentum that run one after the other; (x, train, variables)."""
     h = x = hf.placeholder(hf.float32, [2, WIDTH], name="x")

@@ -1,7 +1,8 @@
 """Variable tasks: on which worker task of a replica automatic placement puts each variable.
 
-All steps of a session must find a variable on one task, also those that only initialize or save.
-So the tasks follow from the graph and its static shapes, not from a step or its feeds.
+All steps of a session must find a variable on one task, also those that only initialize or save,
+and a random operation must count its draws on one. So their tasks follow from the graph and its
+static shapes, not from a step or its feeds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from hpcflow.placement.makespan_search import ScoredPlacement, search
 from hpcflow.plan.distribution.step_problem import (
     ProgramGroups,
     StepProblemBuilder,
-    graph_variables,
     static_specs,
     stays,
     with_devices,
@@ -48,10 +48,10 @@ _tasks_by_graph: weakref.WeakKeyDictionary[Graph, dict[Any, dict[str, int]]] = (
 def variable_tasks(
     graph: Graph, cluster: Cluster, settings: Settings, placements: Mapping[str, VariablePlacement]
 ) -> dict[str, int]:
-    """Return the worker task of each variable that may be on any.
+    """Return the worker task of each variable and random operation that may be on any.
 
-    These are variables that neither a device scope nor a server has, and that no loop, branch or
-    function of the script uses. A variable keeps its task when the graph grows.
+    These are those that neither a device scope nor a server has, and that no loop, branch or
+    function of the script uses. They keep their tasks when the graph grows.
     Errors: PlacementError if the variables do not fit the memory of the tasks.
     """
     key = cluster.tasks_per_replica, cluster.servers, settings.memory_limit
@@ -59,8 +59,8 @@ def variable_tasks(
     with _lock:
         known = _tasks_by_graph.setdefault(root, {}).setdefault(key, {})
         sets = _movable_sets(root, placements)
-        variables = {op.name for names in sets for op in graph_variables(root, names)}
-        if not variables <= known.keys():
+        kept = {op.name for names in sets for op in _kept_operations(root, names)}
+        if not kept <= known.keys():
             known.update(
                 _VariableTaskSearch(root, cluster, settings, placements, known, sets).run()
             )
@@ -118,13 +118,15 @@ def check_fit(
 
 
 def _movable_sets(graph: Graph, placements: Mapping[str, VariablePlacement]) -> list[list[str]]:
-    """Return the names of the operations that share a device with variables, if any task will do.
+    """Return sets of names of operations that share a device, if any task will do for them.
 
-    A set is all operations of the graph that are colocated or use handles of the same variables.
+    Each has a variable or a random operation. They are colocated or use handles of the same
+    variables.
     """
     sets: DisjointSets[str] = DisjointSets()
     bound: set[str] = set()
-    variables: list[str] = []
+    kept: list[str] = []
+    initial = _initial_operations(graph)
     for op in all_operations(graph):
         handles = [variable_operation(t).name for t in op.inputs if t.dtype == resource]
         inside = isinstance(op.graph, FunctionBody)
@@ -135,14 +137,41 @@ def _movable_sets(graph: Graph, placements: Mapping[str, VariablePlacement]) -> 
             sets.join(name, names[0])
         if names and (inside or row.owner or _is_bound(op) or op.name in placements):
             bound.add(names[0])
-        if row.variable == "handle" and not inside:
-            variables.append(op.name)
+        if _is_kept(op) and not inside and op not in initial:
+            kept.append(op.name)
     roots = {sets.find(name) for name in bound}
-    groups: dict[str, list[str]] = {sets.find(name): [] for name in variables}
+    groups: dict[str, list[str]] = {sets.find(name): [] for name in kept}
     for name in sets.members():
         if (root := sets.find(name)) in groups and root not in roots:
             groups[root].append(name)
     return [names for names in groups.values() if names]
+
+
+def _is_kept(op: Operation) -> bool:
+    """Return whether an operation needs one task in all steps.
+
+    A task holds the values of its variables, and counts the draws of its random operations.
+    """
+    row = lookup_op(op.type)
+    return row.variable == "handle" or row.draws_rows
+
+
+def _kept_operations(graph: Graph, names: Iterable[str]) -> list[Operation]:
+    """Return the operations of a graph among `names` that need one task in all steps."""
+    ops = (graph.get_operation_by_name(name) for name in names if name in graph)
+    return [op for op in ops if _is_kept(op)]
+
+
+def _initial_operations(graph: Graph) -> set[Operation]:
+    """Return the operations that draw initial values: they run where the variable is."""
+    stack = [op for op in graph.get_operations() if op.attrs.get("initial")]
+    found: set[Operation] = set()
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found.add(op)
+            stack += [t.op for t in op.inputs]
+    return {op for op in found if lookup_op(op.type).draws_rows}
 
 
 def _is_bound(op: Operation) -> bool:
@@ -189,11 +218,11 @@ class _VariableTaskSearch:
             base[best.devices[g]] += size
         tasks: dict[str, int] = {}
         for names in self.sets:
-            variables = graph_variables(self.graph, names)
+            kept = _kept_operations(self.graph, names)
             task = next((best.devices[groups.number[n]] for n in names if n in groups.number), None)
             if task is None:
-                task = self._roomiest(variables, base, memory)
-            for op in variables:
+                task = self._roomiest(kept, base, memory)
+            for op in kept:
                 tasks[op.name] = self.known.get(op.name, task)
         return tasks
 
@@ -219,12 +248,12 @@ class _VariableTaskSearch:
                 return 0
         return None
 
-    def _roomiest(self, variables: list[Operation], base: list[float], memory: float) -> int:
-        """Return a task for variables that no update reaches: the driver if they fit there."""
-        known = [self.known[op.name] for op in variables if op.name in self.known]
+    def _roomiest(self, kept: list[Operation], base: list[float], memory: float) -> int:
+        """Return a task for what no update reaches: the driver if its variables fit there."""
+        known = [self.known[op.name] for op in kept if op.name in self.known]
         if known:
             return known[0]
-        size = sum(map(variable_nbytes, variables))
+        size = sum(variable_nbytes(op) for op in kept if lookup_op(op.type).variable == "handle")
         workers = range(self.cluster.tasks_per_replica)
         task = next((k for k in workers if base[k] + size <= memory), 0)
         base[task] += size
