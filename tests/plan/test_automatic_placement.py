@@ -164,6 +164,23 @@ def test_variables_keep_their_tasks_when_the_graph_grows():
     assert len(variables) == 6 and all(before[n] == after[n] for n in variables)
 
 
+def test_a_device_scope_that_comes_after_the_choice_is_an_error_if_it_differs():
+    made = Towers()
+    homes = {n: task for n, task in tasks_of(made.start()).items() if n.endswith("/w")}
+    for name, task in homes.items():
+        for wish in (0, 1):
+            variable = made.graph.get_operation_by_name(name)
+            with made.graph.as_default(), hf.colocate_with(variable):
+                with hf.device(f"/job:worker/task:{wish}"):
+                    mate = hf.identity(made.x * 2.0)
+            shape = {made.x: (ROWS, WIDTH)}
+            if wish == task:
+                plan_of(made.graph, [mate, made.init], shape, TWO, AUTO)
+            else:
+                with pytest.raises(PlacementError, match="its task in other steps"):
+                    plan_of(made.graph, [mate, made.init], shape, TWO, AUTO)
+
+
 def test_feeds_fetches_scripts_strings_and_loops_stay_on_the_driver():
     with graph() as g:
         x = hf.placeholder(hf.float32, [ROWS, WIDTH], name="x")
@@ -305,8 +322,9 @@ def test_processes_with_other_hash_seeds_and_repeated_plans_agree():
 
 def test_the_cache_key_has_what_the_placement_depends_on():
     made = Towers()
-    facts = [automatic_facts(made.graph, TWO, s, {}) for s in (AUTO, limited(100 * WEIGHTS))]
-    assert facts[0] != facts[1] and facts[0] == automatic_facts(made.graph, TWO, AUTO, {})
+    facts = automatic_facts(made.graph, TWO, AUTO, {})
+    assert facts == automatic_facts(made.graph, TWO, AUTO, {})
+    assert facts != automatic_facts(made.graph, THREE, AUTO, {})
 
 
 def test_one_task_has_no_automatic_placement():

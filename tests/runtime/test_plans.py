@@ -175,7 +175,6 @@ def test_where_things_are_written_makes_no_other_plan(tmp_path: Path) -> None:
 
 
 def test_no_pass_reads_a_setting_that_is_left_out_of_the_name() -> None:
-    """But `placement`, whose content is in the cluster by then."""
     for room in ("plan", "kernels", "native", "graph", "ops"):
         for file in (ROOT / "hpcflow" / room).rglob("*.py"):
             read = set(re.findall(r"settings\.(\w+)", file.read_text()))

@@ -69,8 +69,7 @@ def automatic_facts(
 ) -> list[Any]:
     """Return what an automatic placement depends on besides the program of a step."""
     tasks = variable_tasks(graph, cluster, settings, placements)
-    sizes = resident_bytes(graph, cluster, tasks, placements, ())
-    return [settings.memory_limit, sorted(tasks.items()), sizes]
+    return [sorted(tasks.items()), resident_bytes(graph, cluster, tasks, placements, ())]
 
 
 class _StepPlacement:
@@ -106,13 +105,21 @@ class _StepPlacement:
             for g in reasons
             for name in self.groups.members[g]
         }
+        for name in self.homes.keys() & self.groups.number.keys():
+            if self.groups.number[name] in self.bound:  # since the graph has grown: an error
+                why = "placement=auto: its task in other steps"
+                tasks[name] = ChosenTask(self.homes[name], why)
         return AutomaticChoice(tasks, self._forecast(best))
 
     def _bound_groups(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the devices of groups that are not free, and of those with variables at home."""
+        """Return the devices of groups that the script or servers bind, and of other fixed ones."""
         tasks = {task: i for i, task in enumerate(self.cluster.tasks())}
         bound: dict[int, int] = {}
-        at_home: dict[int, int] = {}
+        at_home = {
+            self.groups.number[name]: task
+            for name, task in self.homes.items()
+            if name in self.groups.number
+        }
         for g, names in enumerate(self.groups.members):
             for name in names:
                 node = self.program.nodes.get(name)
@@ -123,9 +130,7 @@ class _StepPlacement:
                     if wish.job is not None or wish.task is not None:
                         task = f"/job:{wish.job or 'worker'}/task:{wish.task or 0}"
                         bound.setdefault(g, tasks.get(task, DRIVER))
-                if name in self.homes:
-                    at_home.setdefault(g, self.homes[name])
-                elif node is not None and (stays(self.program, node) or node.is_state):
+                if node is not None and (stays(self.program, node) or node.is_state):
                     at_home.setdefault(g, DRIVER)
         at_home = {g: device for g, device in at_home.items() if g not in bound}
         fixed = {**bound, **at_home}

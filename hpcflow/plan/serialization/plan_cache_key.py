@@ -30,7 +30,7 @@ UNRELATED_SETTINGS = {  # settings that no plan depends on: output paths, how ra
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
     "cost_cache",
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
-    *("checkpoints", "stop_at", "save", "placement", "memory_limit", "profile"),
+    *("checkpoints", "stop_at", "save", "profile"),
     *(
         "pack",
         "pack_cache",
