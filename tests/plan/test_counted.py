@@ -10,7 +10,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.plan.cost import cost_model
-from hpcflow.plan.cost.message_overhead import HEADER_BYTES
+from hpcflow.plan.cost.cost_model import HEADER_BYTES
 from tests.runtime import ranks
 from tests.runtime.nets import data, net
 

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 
 from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.graph.static_shape import Spec, size_of
-from hpcflow.plan.cost.message_overhead import HEADER_BYTES
 from hpcflow.plan.cost.op_flops_and_bytes import node_cost
 from hpcflow.plan.ir.program import Node, Partition, Plan
 
 FLOPS = 2e10  # per second on one core, roughly: predictions only decide how often to poll
 BYTES = 1e10  # read or written per second
 KERNEL_START_S = 1e-6  # seconds to start a kernel
+HEADER_BYTES = 64  # the message by which the driver starts a step on each other task of the plan
+# Round numbers for two ranks of one node: they only rank placements against each other.
+MESSAGE_S = 5e-5  # seconds from the Send of a small value until its receiver goes on
+MESSAGE_BYTES_PER_S = 5e9  # of a large value
 
 
 @dataclasses.dataclass(frozen=True)

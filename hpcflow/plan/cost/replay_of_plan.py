@@ -18,8 +18,7 @@ from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.placement.durations import NOTHING, Seconds, total
 from hpcflow.placement.network import Network
 from hpcflow.placement.step_template import Gate, StepTemplate, TemplateTask
-from hpcflow.plan.cost.cost_model import predicted_seconds
-from hpcflow.plan.cost.message_overhead import HEADER_BYTES
+from hpcflow.plan.cost.cost_model import HEADER_BYTES, predicted_seconds
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Partition, Plan

@@ -16,8 +16,7 @@ from hpcflow.graph.graph import Graph, Operation
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.makespan import Device, StepProblem, Value
-from hpcflow.plan.cost.cost_model import predicted_seconds
-from hpcflow.plan.cost.message_overhead import MESSAGE_BYTES_PER_S, MESSAGE_S
+from hpcflow.plan.cost.cost_model import MESSAGE_BYTES_PER_S, MESSAGE_S, predicted_seconds
 from hpcflow.plan.distribution.colocation_groups import ColocationGroups
 from hpcflow.plan.distribution.variable_cost import variable_nbytes
 from hpcflow.plan.ir.layer_names import BACKWARD, FORWARD, LayerNames

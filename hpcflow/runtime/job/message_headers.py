@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpcflow.comm.communicator import Channel, Communicator
-from hpcflow.plan.cost.message_overhead import HEADER_BYTES
+from hpcflow.plan.cost.cost_model import HEADER_BYTES
 
 HEADER_TAG, BODY_TAG, REPLY_TAG, FIRST_DATA_TAG = 1, 2, 3, 16
 DRIVERS_TAG, MEETINGS_TAG = 10, 13  # collectives of drivers by messages; each uses three tags
