@@ -30,6 +30,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("hpcflow")
 
+HANDLER = pytest.StashKey[Any]()  # of SIGTERM, before the test
+
 # Kernels that one process of the tests has compiled the others load; nothing goes to the home.
 os.environ.setdefault(
     "HPCFLOW_KERNEL_CACHE", os.path.join(tempfile.gettempdir(), f"hpcflow-tests-{os.geteuid()}")
@@ -198,6 +200,7 @@ def sweep_mpirun() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     arm(item)
+    item.stash[HANDLER] = signal.getsignal(signal.SIGTERM)
     reset_draws(getattr(item, "module", None))
     if item.get_closest_marker("gpu") is not None and not has_gpu():
         pytest.skip("needs a GPU")
@@ -227,6 +230,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     arm(item)
     yield
     leave_no_defaults()
+    leave_no_handler(item.stash[HANDLER])
+
+
+def leave_no_handler(before: Any) -> None:
+    """Fail a test that leaves a training session open: it would take signals of later tests."""
+    left = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, before)
+    assert left == before, "the test leaves a training session open: close it, or its model"
 
 
 def leave_no_defaults() -> None:

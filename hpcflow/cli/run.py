@@ -359,7 +359,11 @@ def run_mpirun(
     """Run mpirun on this host or on `several`, wait for its end, and return the job's exit code."""
     import subprocess
 
-    from hpcflow.launch.mpirun_banner import LET_OUTPUT_END_S, copy_without_banners
+    from hpcflow.launch.mpirun_banner import (
+        LET_OUTPUT_END_S,
+        copy_without_banners,
+        pipes_without_banners,
+    )
     from hpcflow.launch.mpirun_supervisor import MpirunProcess
     from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
     from hpcflow.monitoring.stall_watchdog import StallTimes
@@ -371,9 +375,10 @@ def run_mpirun(
     joined = witness.have_joined if witness is not None and not several else lambda: True
     pipe = subprocess.PIPE if several else None
     folds = start.is_openmpi and not several and not settings.full_traceback
-    errors = subprocess.PIPE if folds else pipe
-    mpirun = MpirunProcess(start, joined, stdout=pipe, stderr=errors)
-    copier = copy_without_banners(mpirun.process.stderr) if folds else None
+    output, errors = pipes_without_banners() if folds else (pipe, pipe)
+    mpirun = MpirunProcess(start, joined, stdout=output, stderr=errors)
+    process = mpirun.process
+    copier = copy_without_banners(process.stderr or process.stdout) if folds else None
     if witness is not None:
         witness.give_up = lambda text: mpirun.end_at_once(ABORTED, text)
     code = host_failure_tolerance.watch_mpirun(mpirun) if several else mpirun.wait()

@@ -6,8 +6,10 @@ and that it could not reach a rank that has ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import subprocess
 import threading
 from typing import IO
 
@@ -71,6 +73,17 @@ class BannerFilter:
     def end(self) -> bytes:
         """What was held at the end of the output."""
         return self._held
+
+
+def pipes_without_banners() -> tuple[int | None, int]:
+    """The stdout and stderr of mpirun, of which the last is to be copied without banners.
+
+    Where both of this process are one file they share a pipe, which keeps their order.
+    """
+    with contextlib.suppress(OSError):  # one of the two is closed
+        if os.path.sameopenfile(1, 2):
+            return subprocess.PIPE, subprocess.STDOUT
+    return None, subprocess.PIPE
 
 
 def copy_without_banners(pipe: IO[bytes] | None, to: int = 2) -> threading.Thread:

@@ -103,7 +103,9 @@ def test_values_that_are_set_are_no_updates(settings: dict[str, Any], tmp_path: 
         model.fit(X, Y, 12, 1, 0)
         model.set_weights(model.get_weights())
         model.fit(X, Y, 12, 1, 0)
-        return model.session.result()
+        report = model.session.result()
+        model.close()
+        return report
 
     settings = {**settings, "run_dir": str(tmp_path)}
     reports = [one for one in run_ranks(2, body, **settings) if one is not None]

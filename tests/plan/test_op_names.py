@@ -44,6 +44,10 @@ ABOUT = {  # file: ops that it names, and why it is about them
         "products of which a Split drops columns",
     ),
     "plan/cost/op_flops_and_bytes.py": ("Fused", "its body is counted step by step"),
+    "plan/cost/replay_of_plan.py": (
+        "ClockTick RoundBegin RoundOver RoundReady RoundSum RoundTotal",
+        "what a synchronous update waits for",
+    ),
     "plan/cost/server_traffic.py": ("RoundAdd", "its attribute names the variable"),
     "plan/distribution/device_placement.py": ("SumEqualRows", "it runs beside its input"),
     "plan/distribution/initial_value_sharding.py": ("ReadCheckpoint", "any rows can be read"),
