@@ -45,6 +45,8 @@ def measured_steps(folder: Path) -> MeasuredSteps:
     """
     by_worker: dict[int, list[tuple[float, float, float]]] = {}
     for row in rows_of_paces(folder / PACES):
+        if "worker" not in row:  # of a server
+            continue
         pace = row["work"], row["wait"], row.get("steps", 1.0)
         by_worker.setdefault(int(row["worker"]), []).append(pace)
     by_worker = {worker: rows[1:] or rows for worker, rows in by_worker.items()}
