@@ -18,7 +18,11 @@ SET_BY_NAME = {  # file -> why it sets attributes by name on what is not `self`
     "platform/exception_translation.py": "a class decorator wraps the methods of its class",
     "platform/lazy_imports.py": "a module that loads its names when they are first used",
 }
-MEANT = {"mpi4py.rc", "sys.excepthook", "_sys.excepthook"}  # made to be assigned: all of an owner, or one name
+MEANT = {
+    "mpi4py.rc",
+    "sys.excepthook",
+    "_sys.excepthook",
+}  # made to be assigned: all of an owner, or one name
 
 
 def is_self(node: ast.expr) -> bool:
