@@ -234,10 +234,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 def leave_no_handler(before: Any) -> None:
-    """Fail a test that leaves a training session open: it would take signals of later tests."""
+    """Fail a test that leaves a handler of SIGTERM: it would take the signals of later tests."""
     left = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, before)
-    assert left == before, "the test leaves a training session open: close it, or its model"
+    assert left == before, "the test leaves a handler of SIGTERM, as an open training session has"
 
 
 def leave_no_defaults() -> None:

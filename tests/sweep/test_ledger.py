@@ -106,7 +106,10 @@ def test_runs_that_another_command_has_just_added_stay(
         assert len(json.loads((made.folder / name).read_text())["runs"]) == 2, name
 
 
-def test_an_error_of_the_process_is_the_reason_and_is_not_repeated(tmp_path: Path) -> None:
+def test_an_error_of_the_process_is_the_reason_and_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_run.signal, "signal", lambda number, handler: None)
     made = ledger(tmp_path)
     data = json.loads((made.folder / "sweep.json").read_text())
     (made.folder / "sweep.json").write_text(json.dumps({**data, "cwd": str(tmp_path / "gone")}))
