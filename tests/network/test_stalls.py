@@ -59,5 +59,5 @@ def test_a_stall_between_hosts_names_the_line_on_the_other_one(tmp_path: pathlib
     assert f"missing  1 on {there}, /job:worker/task:1: waits for nothing" in report.read_text()
     assert f"at {script}:{line} in <module>" in report.read_text()
     assert (run / "failure.json").exists()
-    said = [row for row in done.stderr.splitlines() if "the disk is slow" in row]
-    assert len(said) == 1, "by the first of both hosts; the job ends before the count is due"
+    said = [row for row in done.stderr.splitlines() if row.endswith("the disk is slow")]
+    assert len(said) == 1, "by the first of both hosts; a count may follow"
