@@ -4,9 +4,9 @@
 
 A job of two ranks trains in windows of about eleven seconds. In every other window the thread of
 the page writes nothing, so that both kinds of windows are of the same processes; the others have a
-page or two each. A figure is the time of a step in a window. Machines drift, so windows are compared
-with their neighbours: the interval is that of the median of the ratios of pairs, by bootstrap samples
-(Efron, 1979), 95 %.
+page or two each. A figure is the time of a step in a window. Machines drift, so windows are
+compared with their neighbours: the interval is that of the median of the ratios of pairs, by
+bootstrap samples (Efron, 1979), 95 %.
 """
 
 from __future__ import annotations
