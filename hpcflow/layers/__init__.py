@@ -110,6 +110,6 @@ translate_module(globals(), __all__)
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        from hpcflow.platform.lazy_imports import missing_name
+        from hpcflow.platform.lazy_imports import MissingNameError
 
-        raise AttributeError(missing_name("hpcflow.layers", name, __all__))
+        raise MissingNameError("hpcflow.layers", name, __all__)

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from hpcflow.placement.split_problem import followers
+
 
 def closed_sets(before: Sequence[Iterable[int]], most: int) -> list[int] | None:
     """Return all closed sets as bit masks, None if there are more than `most`."""
     needed = [sum(1 << other for other in others) for others in before]
-    after: list[list[int]] = [[] for _ in before]
-    for block, others in enumerate(before):
-        for other in others:
-            after[other].append(block)
+    after = followers(before)
     found = {0: sum(1 << block for block, mask in enumerate(needed) if not mask)}
     level = [0]  # sets of one size; `found` has the blocks that each can be extended by
     while level:

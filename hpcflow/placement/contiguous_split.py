@@ -74,7 +74,8 @@ class _Search:
     def run(self, rng: random.Random) -> bool:
         """Search until the optimum is found, then return True, or until the time is over."""
         try:
-            self._try([topological_order(self.problem.before, first) for first in (True, False)])
+            before = self.problem.before
+            self._try([topological_order(before), topological_order(before, lambda free: 0)])
             sets = closed_sets(self.problem.before, MOST_SETS)
             if sets is not None:
                 self._search_all(sets)
@@ -106,7 +107,7 @@ class _Search:
         return found is not None
 
     def _orders(self, rng: random.Random, count: int) -> list[list[int]]:
-        """Return random orders; half of them keep the cuts of the best split so far."""
+        """Return random orders; all but the first keep the cuts of the best split so far."""
         stage = [0] * self.problem.size
         for i, part in enumerate(self.best or ()):
             for block in part.blocks:
@@ -117,25 +118,14 @@ class _Search:
 
 def _random_order(problem: SplitProblem, stage: list[int], rng: random.Random) -> list[int]:
     """Return a random topological order, by stages where the order allows it."""
-    after: list[list[int]] = [[] for _ in problem.before]
-    missing = [len(needed) for needed in problem.before]
-    for block, needed in enumerate(problem.before):
-        for other in needed:
-            after[other].append(block)
-    free = [block for block, count in enumerate(missing) if not count]
-    order: list[int] = []
     deep = rng.random()
-    while free:
+
+    def pick(free: list[int]) -> int:
         first = min(stage[block] for block in free)
         choices = [i for i, block in enumerate(free) if stage[block] == first]
-        at = choices[-1] if rng.random() < deep else rng.choice(choices)
-        block = free.pop(at)
-        order.append(block)
-        for follower in after[block]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                free.append(follower)
-    return order
+        return choices[-1] if rng.random() < deep else rng.choice(choices)
+
+    return topological_order(problem.before, pick)
 
 
 def _speeds(problem: SplitProblem) -> np.ndarray:
@@ -181,6 +171,7 @@ class ChainSearch:
     def __init__(self, problem: SplitProblem, sets: list[int], deadline: _Deadline) -> None:
         self.problem, self.sets, self.deadline = problem, sets, deadline
         self.counts = np.array([device.count for device in problem.devices])
+        self.speeds = _speeds(problem)
         self.loads = PairLoads(problem, sets)
         weights = np.stack([_weights(problem), problem.nbytes], axis=1)
         rows = packed(sets, problem.size)
@@ -220,7 +211,7 @@ class ChainSearch:
     def _extend(self, step: _Step) -> None:
         """Give one more device the difference of a reached set and a larger one."""
         # The work of a device within the bound; what is left must fit the devices that are left.
-        capacity = step.bound / _speeds(self.problem) * (1 + SLACK)
+        capacity = step.bound / self.speeds * (1 + SLACK)
         used, slack = np.array(step.target), SLACK * self.total
         most = (used * capacity).sum() + slack
         least = self.total - ((self.counts - used) * capacity).sum() - slack

@@ -14,37 +14,11 @@ Memory could forbid both. They apply to blocks without memory, and if one device
 from __future__ import annotations
 
 import collections
-import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 
-from hpcflow.placement.split_problem import Part, SplitProblem, Transfer, topological_order
-
-
-@dataclasses.dataclass(frozen=True)
-class ReducedProblem:
-    """A smaller problem with the same optimum.
-
-    `members[b]` are the original blocks of block b. An original block that is in none can be on any
-    device that keeps the order.
-    """
-
-    original: SplitProblem
-    problem: SplitProblem
-    members: tuple[frozenset[int], ...]
-
-    def expand(self, parts: Sequence[Part]) -> list[Part]:
-        """Return parts of the original problem for parts of the smaller one, in order."""
-        blocks = [set().union(*(self.members[b] for b in part.blocks)) for part in parts]
-        place = {block: i for i, members in enumerate(blocks) for block in members}
-        missing = self.original.size - len(place)
-        for block in topological_order(self.original.before) if missing else ():
-            if block not in place:
-                earlier = self.original.before[block]
-                place[block] = max((place[other] for other in earlier), default=0)
-                blocks[place[block]].add(block)
-        return [Part(part.device, frozenset(b)) for part, b in zip(parts, blocks, strict=True)]
+from hpcflow.placement.reduced_problem import ReducedProblem
+from hpcflow.placement.split_problem import SplitProblem, Transfer, followers
 
 
 class _Merger:
@@ -53,7 +27,7 @@ class _Merger:
     def __init__(self, problem: SplitProblem) -> None:
         self.problem = problem
         self.before = [set(blocks) for blocks in problem.before]
-        self.after = _followers(problem.before)
+        self.after = [set(blocks) for blocks in followers(problem.before)]
         self.members = {block: {block} for block in range(problem.size)}
         self.transfers = {i: t for i, t in enumerate(problem.transfers) if t.cost > 0}
         self.of_block: dict[int, set[int]] = collections.defaultdict(set)
@@ -132,29 +106,13 @@ def without_dominated_blocks(problem: SplitProblem) -> ReducedProblem:
     merger = _Merger(problem)
     merger.reduce()
     kept = sorted(merger.members)
-    number = {block: i for i, block in enumerate(kept)}
-    members = tuple(frozenset(merger.members[block]) for block in kept)
-    costs: dict[tuple[int, frozenset[int]], float] = collections.defaultdict(float)
-    for transfer in merger.transfers.values():
-        consumers = frozenset(number[block] for block in transfer.consumers)
-        costs[number[transfer.producer], consumers] += transfer.cost
-    reduced = SplitProblem(
-        problem.devices,
-        problem.times[:, kept],
-        np.array([problem.nbytes[sorted(blocks)].sum() for blocks in members]),
-        tuple(frozenset(number[b] for b in merger.before[block]) for block in kept),
-        tuple(Transfer(*ends, cost) for ends, cost in costs.items()),
+    return ReducedProblem.of(
+        problem,
+        [frozenset(merger.members[block]) for block in kept],
+        [merger.before[block] for block in kept],
+        merger.transfers.values(),
     )
-    return ReducedProblem(problem, reduced, members)
 
 
 def _ends(transfer: Transfer) -> set[int]:
     return {transfer.producer, *transfer.consumers}
-
-
-def _followers(before: Sequence[frozenset[int]]) -> list[set[int]]:
-    after: list[set[int]] = [set() for _ in before]
-    for block, needed in enumerate(before):
-        for other in needed:
-            after[other].add(block)
-    return after

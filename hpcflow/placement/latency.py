@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from hpcflow.placement.split_problem import Part, SplitProblem, load_of
+from hpcflow.placement.split_problem import Part, SplitProblem, followers, load_of
 
 HOT, COLD = 0.3, 1e-4  # temperatures, relative to the least latency
 
@@ -46,10 +46,7 @@ def least_latency(
     """
     rng = random.Random(seed)
     slots = [k for k, device in enumerate(problem.devices) for _ in range(device.count)]
-    after: list[set[int]] = [set() for _ in problem.before]
-    for block, needed in enumerate(problem.before):
-        for other in needed:
-            after[other].add(block)
+    after = [set(blocks) for blocks in followers(problem.before)]
     best = current = list(parts)
     least = value = latency_of(problem, parts)
     for step in range(moves if len(slots) > 1 else 0):

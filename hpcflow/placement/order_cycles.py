@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 
-import numpy as np
-
-from hpcflow.placement.dominated_blocks import ReducedProblem
-from hpcflow.placement.split_problem import SplitProblem, Transfer
+from hpcflow.placement.reduced_problem import ReducedProblem
+from hpcflow.placement.split_problem import SplitProblem
 
 
 def without_cycles(problem: SplitProblem) -> ReducedProblem:
     """Return the problem with the blocks of each cycle of the order as one block."""
     groups = strongly_connected(problem.before)
-    number = {block: i for i, group in enumerate(groups) for block in group}
-    costs: dict[tuple[int, frozenset[int]], float] = collections.defaultdict(float)
-    for transfer in problem.transfers:
-        producer = number[transfer.producer]
-        consumers = frozenset(number[block] for block in transfer.consumers) - {producer}
-        if consumers:
-            costs[producer, consumers] += transfer.cost
-    before = [
-        frozenset(number[other] for block in group for other in problem.before[block]) - {i}
-        for i, group in enumerate(groups)
-    ]
-    merged = SplitProblem(
-        problem.devices,
-        np.stack([problem.times[:, sorted(group)].sum(axis=1) for group in groups], axis=1),
-        np.array([problem.nbytes[sorted(group)].sum() for group in groups]),
-        tuple(before),
-        tuple(Transfer(*ends, cost) for ends, cost in costs.items()),
-    )
-    return ReducedProblem(problem, merged, tuple(groups))
+    before = [frozenset().union(*(problem.before[b] for b in group)) for group in groups]
+    return ReducedProblem.of(problem, groups, before, problem.transfers)
 
 
 def strongly_connected(before: Sequence[frozenset[int]]) -> list[frozenset[int]]:

@@ -9,7 +9,7 @@ Efficient Algorithms for Device Placement of DNN Graph Operators, 2020.)
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -98,22 +98,29 @@ def greatest_load(problem: SplitProblem, parts: Iterable[Part]) -> float:
     return max((load_of(problem, part) for part in parts), default=0.0)
 
 
-def topological_order(before: Sequence[Iterable[int]], depth_first: bool = True) -> list[int]:
-    """Return the blocks in an order that `before` allows.
-
-    Depth first, a block comes soon after the blocks that it needs; otherwise by levels.
-    Errors: PlacementError if there is a cycle.
-    """
+def followers(before: Sequence[Iterable[int]]) -> list[list[int]]:
+    """Return for each block those that come directly after it."""
     after: list[list[int]] = [[] for _ in before]
-    missing = [0] * len(before)
     for block, needed in enumerate(before):
         for other in needed:
             after[other].append(block)
-            missing[block] += 1
+    return after
+
+
+def topological_order(
+    before: Sequence[Collection[int]], pick: Callable[[list[int]], int] = lambda free: -1
+) -> list[int]:
+    """Return the blocks in an order that `before` allows.
+
+    `pick` returns the index of the next of the free blocks. By default that is the last: depth
+    first, a block comes soon after the blocks that it needs.
+    Errors: PlacementError if there is a cycle.
+    """
+    after, missing = followers(before), [len(needed) for needed in before]
     free = [block for block, count in enumerate(missing) if not count]
     order: list[int] = []
     while free:
-        block = free.pop() if depth_first else free.pop(0)
+        block = free.pop(pick(free))
         order.append(block)
         for follower in after[block]:
             missing[follower] -= 1
