@@ -1,0 +1,191 @@
+"""Topology: the ranks of a job, their speeds and memory, and the links between them.
+
+Nodes send and receive by their ports; racks of nodes are joined by uplinks. A message between two
+ranks of a node moves through the node's memory; another one passes the port of its sender's node,
+the uplinks of both racks if they differ, and the port of its receiver's node. Switches within a
+rack, and the network above the uplinks, are never the limit.
+
+A file describes a topology as JSON:
+
+    {"format": "hpcflow-topology-1", "latency_s": 5e-6, "memory_bytes_per_s": 2e10,
+     "racks": [{"count": 2, "uplink_bytes_per_s": 1e10, "nodes": [
+        {"count": 16, "ranks": 8, "bytes_per_s": 1.25e10, "speed": 1.0},
+        {"ranks": 2, "speed": [1.0, 0.3], "memory_bytes": 1.6e10, "gpus": 2}]}]}
+
+`count` equal racks or nodes follow each other, 1 by default. Ranks are numbered in this order.
+`speed` is relative to the predicted times of operations, of all ranks of a node or of each.
+`memory_bytes` and `gpus` are those of one rank. Absent: one rack, no limit of an uplink or of
+memory, speed 1, no GPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from hpcflow.errors import DataError, PlacementError
+from hpcflow.platform.record_files import read_json_object
+
+FORMAT = "hpcflow-topology-1"
+MOST_RANKS = 1 << 20
+
+LinkKind = Literal["memory", "send", "receive", "uplink out", "uplink in"]
+
+
+class Link(NamedTuple):
+    """What a message passes: the memory of a node, one direction of its port or of an uplink.
+
+    `number` is that of the node, or of the rack.
+    """
+
+    kind: LinkKind
+    number: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Ranks on nodes in racks; bandwidths in bytes per second, each way at once.
+
+    `nodes[r]` is the node of rank r, `racks[n]` the rack of node n. `speeds`, `memory` (bytes) and
+    `gpus` are of the ranks, `ports` of the nodes, `uplinks` of the racks.
+    """
+
+    nodes: tuple[int, ...]
+    speeds: tuple[float, ...]
+    memory: tuple[float, ...]
+    gpus: tuple[int, ...]
+    racks: tuple[int, ...]
+    ports: tuple[float, ...]
+    uplinks: tuple[float, ...]
+    latency: float = 5e-6
+    memory_bandwidth: float = 2e10
+    memory_latency: float = 1e-6
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.nodes)
+
+    def route(self, source: int, dest: int) -> tuple[Link, ...]:
+        """Return the links that a message from rank `source` to rank `dest` passes."""
+        sender, receiver = self.nodes[source], self.nodes[dest]
+        if sender == receiver:
+            return (Link("memory", sender),)
+        first, last = self.racks[sender], self.racks[receiver]
+        between = (Link("uplink out", first), Link("uplink in", last)) if first != last else ()
+        return Link("send", sender), *between, Link("receive", receiver)
+
+    def bandwidth(self, link: Link) -> float:
+        """Return the bytes per second of a link."""
+        if link.kind == "memory":
+            return self.memory_bandwidth
+        return (self.uplinks if link.kind.startswith("uplink") else self.ports)[link.number]
+
+    def message_seconds(self, source: int, dest: int, nbytes: float) -> float:
+        """Return the time of a message on idle links: a latency, and the slowest link."""
+        links = self.route(source, dest)
+        latency = self.memory_latency if links[0].kind == "memory" else self.latency
+        return latency + nbytes / min(map(self.bandwidth, links))
+
+
+def read_topology(path: Path) -> Topology:
+    """Read a topology. Errors: HpcflowError naming the file and what is wrong in it."""
+    data = read_json_object(path)
+    if data is None:
+        raise DataError(f"there is no file of a topology at {path}", hint="give the path of one")
+    try:
+        return topology_of(data)
+    except PlacementError as error:
+        hint = "`hpcflow help placement` describes the format"
+        raise DataError(f"{path}: {error.message}", hint=hint) from None
+
+
+def topology_of(data: Mapping[str, Any]) -> Topology:
+    """Return the topology that a JSON object describes.
+
+    Errors: PlacementError naming the place of what is malformed.
+    """
+    if data.get("format") != FORMAT:
+        raise PlacementError(f"format is {data.get('format')!r}, not {FORMAT!r}")
+    _check_names(
+        data, "", {"format", "latency_s", "memory_bytes_per_s", "memory_latency_s", "racks"}
+    )
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("nodes", "speeds", "memory", "gpus", "racks", "ports", "uplinks")
+    }
+    for rack, place in _repeated(data, "racks", ""):
+        _check_names(rack, place, {"count", "uplink_bytes_per_s", "nodes"})
+        columns["uplinks"].append(_number(rack, "uplink_bytes_per_s", place, math.inf))
+        for node, where in _repeated(rack, "nodes", place):
+            _add_node(node, where, columns)
+    if not columns["nodes"]:
+        raise PlacementError("racks: there is no rank")
+    return Topology(
+        **{name: tuple(values) for name, values in columns.items()},
+        latency=_number(data, "latency_s", "", Topology.latency, least=0.0),
+        memory_bandwidth=_number(data, "memory_bytes_per_s", "", Topology.memory_bandwidth),
+        memory_latency=_number(data, "memory_latency_s", "", Topology.memory_latency, least=0.0),
+    )
+
+
+def _add_node(node: Mapping[str, Any], place: str, columns: dict[str, list[Any]]) -> None:
+    """Add a node, which belongs to the last rack, and its ranks."""
+    names = {"count", "ranks", "bytes_per_s", "speed", "memory_bytes", "gpus"}
+    _check_names(node, place, names)
+    ranks = _count(node, "ranks", place)
+    if len(columns["nodes"]) + ranks > MOST_RANKS:
+        raise PlacementError(f"{place}ranks: more than {MOST_RANKS:,} ranks together")
+    speeds = node.get("speed", 1.0)
+    if not isinstance(speeds, list):
+        speeds = [speeds] * ranks
+    if len(speeds) != ranks:
+        raise PlacementError(f"{place}speed: {len(speeds)} numbers for {ranks} ranks")
+    columns["speeds"] += [_number({"speed": one}, "speed", place) for one in speeds]
+    columns["nodes"] += [len(columns["ports"])] * ranks
+    columns["memory"] += [_number(node, "memory_bytes", place, math.inf)] * ranks
+    columns["gpus"] += [_count(node, "gpus", place, 0)] * ranks
+    columns["racks"].append(len(columns["uplinks"]) - 1)
+    columns["ports"].append(_number(node, "bytes_per_s", place, 1.25e10))
+
+
+def _repeated(
+    data: Mapping[str, Any], name: str, place: str
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Yield the objects of a list, each as often as its `count` says, with their places."""
+    rows = data.get(name)
+    if not isinstance(rows, list) or not rows:
+        raise PlacementError(f"{place}{name} is no list of objects")
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise PlacementError(f"{place}{name}[{i}] is no object")
+        where = f"{place}{name}[{i}]."
+        for _ in range(_count(row, "count", where)):
+            yield row, where
+
+
+def _check_names(data: Mapping[str, Any], place: str, known: set[str]) -> None:
+    for name in data:
+        if name not in known:
+            raise PlacementError(f"{place}{name} is unknown; known are {', '.join(sorted(known))}")
+
+
+def _number(
+    data: Mapping[str, Any], name: str, place: str, default: float = 1.0, least: float = 1e-12
+) -> float:
+    value = data.get(name, default)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not value >= least or (math.isinf(value) and name in data):
+        raise PlacementError(f"{place}{name} is {value!r}, no positive number")
+    return float(value)
+
+
+def _count(data: Mapping[str, Any], name: str, place: str, default: int = 1) -> int:
+    value = data.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_RANKS:
+        raise PlacementError(f"{place}{name} is {value!r}, no number of them")
+    if value == 0 and default:
+        raise PlacementError(f"{place}{name} is 0: leave out what there is none of")
+    return value
