@@ -5,9 +5,9 @@
 
 A rank then computes as a machine would that takes `slowdown` times what the cost model predicts
 (20 GFLOP/s, 10 GB/s). So ranks that share cores do not disturb each other, as long as what they
-really compute is a small part of it. Results are the real ones. Set `HPCFLOW_KERNELS=plain`, because
-the cost model predicts single operations and not fused loops, and `HPCFLOW_PLAN_CACHE=none`, because
-cached code may have tiled updates.
+really compute is a small part of it. Results are the real ones. Set `HPCFLOW_KERNELS=plain`: the
+cost model predicts single operations, not fused loops. Set `HPCFLOW_PLAN_CACHE=none`: cached code
+may have tiled updates.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Settings:
     shard_bytes: int = 16 << 20  # larger variables are sharded by rows over the servers
     prefetch: bool = False  # after a step, pull the variables that the next step reads from servers
     placement: str = ""  # auto: over the tasks of a replica; FILE: servers as result.json measured
+    topology: str = ""  # file of the job's ranks, nodes and links (help placement)
     memory_limit: str = ""  # for each device of a rank: 8GiB, 500MB; "": all available memory
     max_in_flight: int = 4  # concurrent instances of one plan on a rank
     survive: bool = False  # continue after a worker dies (not the chief), if the MPI supports it

@@ -34,6 +34,7 @@ GUIDES = {
     "onnx": "[ONNX](onnx.md)",
     "ops": "[The op table](ops.md)",
     "parallel-hdf5": "[Checkpoint format](checkpoint-format.md)",
+    "placement": "[Placement](placement.md)",
     "plan-format": "[A plan as JSON](plan-format.md)",
     "prediction": "[Prediction](prediction.md)",
     "profiling": "[Profiling](profiling.md)",

@@ -3,9 +3,9 @@
 A device runs its operations one at a time, in one order for all devices: by falling upward rank as
 in HEFT (Topcuoglu, Hariri and Wu, "Performance-Effective and Low-Complexity Task Scheduling for
 Heterogeneous Computing", 2002). A value that another device uses is one message to it. A message
-takes a latency plus its bytes over the bandwidth, and occupies the port by which its source sends
-and the port by which its destination receives. Messages take the ports in the order of the
-operations that use them.
+takes a latency plus its bytes over the least bandwidth of the links of its route, and occupies each
+of them for the latency plus its bytes over the bandwidth of this link. Messages take the links in
+the order of the operations that use them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,62 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+
+from hpcflow.placement.topology import Link, Topology
+
+
+class Route(NamedTuple):
+    """What messages from one device to another pass: numbers of links, and how long they take."""
+
+    links: tuple[int, ...]
+    latency: float
+    seconds_per_byte: float
+
+
+class Links:
+    """The links between devices and the routes of messages.
+
+    `seconds_per_byte[link]` is the inverse of the bandwidth of a link.
+    """
+
+    def __init__(self, seconds_per_byte: Sequence[float], routes: dict[tuple[int, int], Route]):
+        self.seconds_per_byte, self.routes = tuple(seconds_per_byte), routes
+        count = max(len(routes), 1)
+        self.mean_latency = sum(route.latency for route in routes.values()) / count
+        self.mean_seconds_per_byte = sum(r.seconds_per_byte for r in routes.values()) / count
+
+    @classmethod
+    def equal(cls, devices: int, latency: float, bandwidth: float) -> Links:
+        """Equal devices, each with a port to send by and a port to receive by."""
+        inverse = 1.0 / bandwidth
+        routes = {
+            (a, b): Route((a, devices + b), latency, inverse)
+            for a in range(devices)
+            for b in range(devices)
+            if a != b
+        }
+        return cls([inverse] * 2 * devices, routes)
+
+    @classmethod
+    def of(cls, topology: Topology, latency: float) -> Links:
+        """The links of a topology, of which device d is rank d.
+
+        `latency` is that of the software; that of the network comes to it.
+        """
+        numbers: dict[Link, int] = {}
+        routes: dict[tuple[int, int], Route] = {}
+        for a in range(topology.size):
+            for b in range(topology.size):
+                if a != b:
+                    route = topology.route(a, b)
+                    links = tuple(numbers.setdefault(link, len(numbers)) for link in route)
+                    inverse = 1.0 / min(map(topology.bandwidth, route))
+                    own = topology.message_seconds(a, b, 0)
+                    routes[a, b] = Route(links, latency + own, inverse)
+        return cls([1.0 / topology.bandwidth(link) for link in numbers], routes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +113,7 @@ class StepProblem:
     group: tuple[int, ...]
     fixed: tuple[int | None, ...]
     held: tuple[float, ...]
-    latency: float  # seconds of a message
-    bandwidth: float  # bytes per second
+    links: Links
     choices: int  # free groups may be on the first so many devices
 
     @functools.cached_property
@@ -79,8 +132,10 @@ class StepProblem:
 
     @functools.cached_property
     def costs(self) -> list[float]:
-        """The seconds of each value as a message."""
-        return [self.latency + value.nbytes / self.bandwidth for value in self.values]
+        """The mean seconds of each value as a message between two devices."""
+        links = self.links
+        per_byte = links.mean_seconds_per_byte
+        return [links.mean_latency + value.nbytes * per_byte for value in self.values]
 
     @functools.cached_property
     def order(self) -> list[int]:
@@ -153,32 +208,43 @@ class Timeline:
         self.where = [-1] * len(problem.seconds)
         self.finish = [0.0] * len(problem.seconds)
         self.free = [device.start for device in problem.devices]  # when a device is idle again
-        self.sends = [0.0] * len(problem.devices)  # when the port is free again
-        self.receives = [0.0] * len(problem.devices)
+        self.idle = [0.0] * len(problem.links.seconds_per_byte)  # when each link is idle again
         self.arrived: dict[tuple[int, int], float] = {}  # (value, device) -> time
         self.used: set[int] = set()
 
-    def ready(self, op: int, device: int) -> tuple[float, list[tuple[int, float]]]:
+    def ready(
+        self, op: int, device: int
+    ) -> tuple[float, list[tuple[int, float]], dict[int, float]]:
         """Return when the inputs of an operation are on a device, and the messages for them.
 
-        A message is a value and the time of its arrival.
+        A message is a value and the time of its arrival. The dictionary says when each link that
+        they pass is idle again.
         """
         problem, when = self.problem, 0.0
         messages: list[tuple[int, float]] = []
-        port, sends = self.receives[device], dict[int, float]()
+        idle: dict[int, float] = {}
         for i in problem.inputs[op]:
             producer = problem.producers[i]
             source, time = self.where[producer], self.finish[producer]
             if source != device:
                 known = self.arrived.get((i, device))
                 if known is None:
-                    known = max(time, port, sends.get(source, self.sends[source]))
-                    known += problem.costs[i]
-                    port = sends[source] = known
+                    known = self._send(problem.values[i].nbytes, source, device, time, idle)
                     messages.append((i, known))
                 time = known
             when = max(when, time)
-        return when, messages
+        return when, messages, idle
+
+    def _send(
+        self, nbytes: int, source: int, dest: int, time: float, idle: dict[int, float]
+    ) -> float:
+        """Return when a message arrives that may begin at `time`; `idle` learns of its links."""
+        links = self.problem.links
+        route = links.routes[source, dest]
+        begin = max(time, *(idle.get(link, self.idle[link]) for link in route.links))
+        for link in route.links:
+            idle[link] = begin + route.latency + nbytes * links.seconds_per_byte[link]
+        return begin + route.latency + nbytes * route.seconds_per_byte
 
     def end_on(self, op: int, device: int) -> float:
         """Return when an operation would end on a device."""
@@ -187,10 +253,11 @@ class Timeline:
 
     def place(self, op: int, device: int) -> None:
         """Run an operation on a device, as early as possible."""
-        when, messages = self.ready(op, device)
+        when, messages, idle = self.ready(op, device)
         for i, arrival in messages:
-            source = self.where[self.problem.producers[i]]
-            self.sends[source] = self.receives[device] = self.arrived[i, device] = arrival
+            self.arrived[i, device] = arrival
+        for link, time in idle.items():
+            self.idle[link] = time
         begin = max(when, self.free[device])
         end = begin + self.problem.seconds[op] * self.problem.devices[device].slowdown
         self.where[op], self.finish[op], self.free[device] = device, end, end

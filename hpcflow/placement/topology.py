@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -83,6 +83,34 @@ class Topology:
         if link.kind == "memory":
             return self.memory_bandwidth
         return (self.uplinks if link.kind.startswith("uplink") else self.ports)[link.number]
+
+    def of_tasks(self, replicas: Sequence[Sequence[int]]) -> Topology:
+        """Return the topology of the tasks of a replica: rank k is task k.
+
+        `replicas` has the ranks of each replica's tasks. All replicas make one plan, so the nodes
+        and racks are those of the first, and each value is the worst of all replicas.
+        """
+        columns = list(zip(*replicas, strict=True))
+        nodes = [self.nodes[rank] for rank in replicas[0]]
+        node_of = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
+        racks = [self.racks[node] for node in node_of]
+        rack_of = {rack: i for i, rack in enumerate(dict.fromkeys(racks))}
+        ports, uplinks = [math.inf] * len(node_of), [math.inf] * len(rack_of)
+        for first, ranks in zip(nodes, columns, strict=True):
+            node, rack = node_of[first], rack_of[self.racks[first]]
+            used = {self.nodes[rank] for rank in ranks}
+            ports[node] = min(ports[node], *(self.ports[n] for n in used))
+            uplinks[rack] = min(uplinks[rack], *(self.uplinks[self.racks[n]] for n in used))
+        return dataclasses.replace(
+            self,
+            nodes=tuple(node_of[node] for node in nodes),
+            speeds=tuple(min(self.speeds[rank] for rank in ranks) for ranks in columns),
+            memory=tuple(min(self.memory[rank] for rank in ranks) for ranks in columns),
+            gpus=tuple(min(self.gpus[rank] for rank in ranks) for ranks in columns),
+            racks=tuple(rack_of[rack] for rack in racks),
+            ports=tuple(ports),
+            uplinks=tuple(uplinks),
+        )
 
     def message_seconds(self, source: int, dest: int, nbytes: float) -> float:
         """Return the time of a message on idle links: a latency, and the slowest link."""

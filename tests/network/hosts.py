@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO
 
@@ -45,11 +45,19 @@ def missing() -> str:
 
 
 class Hosts:
-    """`n` hosts while the `with` block lasts; `names` are theirs, each port limited to `rate`."""
+    """`n` hosts while the `with` block lasts; `names` are theirs, each port limited to `rate`.
 
-    def __init__(self, n: int, rate: str) -> None:
+    `rates` has the ports with other limits, by the index of their host. With an `uplink`, the
+    second half of the hosts has a switch of its own, and this rate joins the two switches.
+    """
+
+    def __init__(
+        self, n: int, rate: str, rates: Mapping[int, str] | None = None, uplink: str = ""
+    ) -> None:
         stem = f"hf{os.getpid() % 100000:05d}"
-        self.switch, self.rate = f"{stem}s", rate
+        self.rates = [(rates or {}).get(i, rate) for i in range(n)]
+        self.switches = [f"{stem}s"] + ([f"{stem}t"] if uplink else [])
+        self.uplink = uplink
         self.names = [f"{stem}h{i}" for i in range(1, n + 1)]
         self._folder = tempfile.TemporaryDirectory(prefix="hpcflow-hosts-")
         self.agent = os.path.join(self._folder.name, "agent.sh")
@@ -81,14 +89,24 @@ class Hosts:
     def _address(self, index: int) -> str:
         return f"10.78.0.{index + 1}"
 
+    def _switch_of(self, index: int) -> str:
+        return self.switches[index * len(self.switches) // len(self.names)]
+
     def _up(self) -> None:
-        switch = self.switch
-        _run(f"ip netns add {switch}")
-        _run(f"ip -n {switch} link set lo up")
-        _run(f"ip -n {switch} link add br0 type bridge")
-        _run(f"ip -n {switch} link set br0 up")
+        for switch in self.switches:
+            _run(f"ip netns add {switch}")
+            _run(f"ip -n {switch} link set lo up")
+            _run(f"ip -n {switch} link add br0 type bridge")
+            _run(f"ip -n {switch} link set br0 up")
+        if self.uplink:
+            first, second = self.switches
+            _run(f"ip link add up0 netns {first} type veth peer name up0 netns {second}")
+            for switch in self.switches:
+                _run(f"ip -n {switch} link set up0 mtu {MTU}")
+                _run(f"ip -n {switch} link set up0 master br0 up")
+                _limit(switch, "up0", self.uplink)
         for i, host in enumerate(self.names):
-            port = f"port{i}"
+            port, switch = f"port{i}", self._switch_of(i)
             _run(f"ip netns add {host}")
             _run(f"ip -n {host} link set lo up")
             _run(f"ip link add {port} netns {switch} type veth peer name eth0 netns {host}")
@@ -98,17 +116,16 @@ class Hosts:
             _run(f"ip -n {host} addr add {self._address(i)}/24 dev eth0")
             _run(f"ip -n {host} link set eth0 up")
             for space, device in ((host, "eth0"), (switch, port)):
-                limit = f"tbf rate {self.rate} burst {BURST} latency 50ms"
-                _run(f"tc -n {space} qdisc add dev {device} root {limit}")
+                _limit(space, device, self.rates[i])
 
     def _down(self) -> None:
-        for name in (*self.names, self.switch):
+        for name in (*self.names, *self.switches):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         self._folder.cleanup()
 
     def dropped(self) -> int:
         """Packets that the ports have dropped because their queues were full."""
-        spaces = (self.switch, *self.names)
+        spaces = (*self.switches, *self.names)
         told = "".join(_run(f"tc -n {space} -s qdisc show") for space in spaces)
         return sum(int(n) for n in re.findall(r"\(dropped (\d+)", told))
 
@@ -137,7 +154,7 @@ class Hosts:
 
     def silence(self, index: int) -> None:
         """Take the cable out of a host's port."""
-        _run(f"ip -n {self.switch} link set port{index} down")
+        _run(f"ip -n {self._switch_of(index)} link set port{index} down")
 
     def command(self, program: Sequence[str], ranks: int | None = None, each: int = 1) -> list[str]:
         """The command line that runs `program` on `each` ranks of each of the first hosts.
@@ -186,6 +203,12 @@ def run_job(
             job.communicate(timeout=10)
         raise
     return subprocess.CompletedProcess(command, job.returncode, told, errors)
+
+
+def _limit(space: str, device: str, rate: str) -> None:
+    """Limit what a device of a network namespace sends."""
+    limit = f"tbf rate {rate} burst {BURST} latency 50ms"
+    _run(f"tc -n {space} qdisc add dev {device} root {limit}")
 
 
 def _run(command: str) -> str:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 
 
 def throttle(hosts: Hosts, index: int, rate: str) -> None:
-    for space, device in ((hosts.names[index], "eth0"), (hosts.switch, f"port{index}")):
+    for space, device in ((hosts.names[index], "eth0"), (hosts.switches[0], f"port{index}")):
         command = (
             f"tc -n {space} qdisc change dev {device} root tbf rate {rate} burst 64kb latency 50ms"
         )

@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from hpcflow.placement.makespan import Device, StepProblem, Value, schedule
+from hpcflow.placement.makespan import Device, Links, StepProblem, Value, schedule
 from hpcflow.placement.makespan_search import cut, default_placement, earliest_finish, score, search
 
 
@@ -20,6 +20,8 @@ def problem(seconds, edges, devices=2, fixed=None, held=None, groups=None, **mor
     count = max(group) + 1
     settings = {"latency": 1.0, "bandwidth": 10.0, "choices": devices, **more}
     devices = settings.pop("over", (Device(),) * devices)
+    links = Links.equal(len(devices), settings.pop("latency"), settings.pop("bandwidth"))
+    settings.setdefault("links", links)
     return StepProblem(
         tuple(map(float, seconds)),
         tuple(Value(producer, size, tuple(users)) for producer, size, users in edges),
@@ -122,7 +124,7 @@ def simulated(made, placement, order):
                 if there != here:
                     if (i, here) not in arrived:
                         begin = max(time, out[there], into[here])
-                        took = made.latency + value.nbytes / made.bandwidth
+                        took = made.costs[i]
                         arrived[i, here] = out[there] = into[here] = begin + took
                     time = arrived[i, here]
                 ready = max(ready, time)

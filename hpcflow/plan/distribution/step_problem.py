@@ -15,7 +15,7 @@ from hpcflow.graph.dtypes import OPAQUE, resource
 from hpcflow.graph.graph import Graph, Operation
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
-from hpcflow.placement.makespan import Device, StepProblem, Value
+from hpcflow.placement.makespan import Device, Links, StepProblem, Value
 from hpcflow.plan.cost.cost_model import MESSAGE_BYTES_PER_S, MESSAGE_S, predicted_seconds
 from hpcflow.plan.distribution.colocation_groups import ColocationGroups
 from hpcflow.plan.distribution.variable_cost import variable_nbytes
@@ -125,6 +125,11 @@ class StepProblemBuilder:
         takes the fetches.
         """
         count, tasks = len(self.groups.members), cluster.tasks()
+        topology = cluster.topology
+        if topology is None:
+            links = Links.equal(len(tasks), MESSAGE_S, MESSAGE_BYTES_PER_S)
+        else:
+            links = Links.of(topology, MESSAGE_S)
         devices = [
             Device(
                 memory if k < cluster.tasks_per_replica else math.inf,
@@ -133,6 +138,13 @@ class StepProblemBuilder:
             )
             for k in range(len(tasks))
         ]
+        if topology is not None:
+            devices = [
+                dataclasses.replace(device, memory=min(device.memory, memory), slowdown=1.0 / speed)
+                for device, memory, speed in zip(
+                    devices, topology.memory, topology.speeds, strict=True
+                )
+            ]
         group = [self.groups.number[node.name] for node in self.nodes]
         return StepProblem(
             (*map(self._seconds, self.nodes), 0.0),
@@ -141,8 +153,7 @@ class StepProblemBuilder:
             (*group, count),
             (*fixed, 0, *range(len(tasks))),
             (*held, 0.0, *base),
-            MESSAGE_S,
-            MESSAGE_BYTES_PER_S,
+            links,
             cluster.tasks_per_replica,
         )
 
@@ -253,7 +264,10 @@ def with_devices(problem: StepProblem, more: int) -> StepProblem:
     added = [dataclasses.replace(worker, start=MESSAGE_S, end=MESSAGE_S)] * more
     devices = (*problem.devices[:first], *added, *problem.devices[first:])
     fixed = tuple(d if d is None or d < first else d + more for d in problem.fixed)
-    return dataclasses.replace(problem, devices=devices, fixed=fixed, choices=first + more)
+    links = Links.equal(len(devices), MESSAGE_S, MESSAGE_BYTES_PER_S)
+    return dataclasses.replace(
+        problem, devices=devices, fixed=fixed, choices=first + more, links=links
+    )
 
 
 def collective_homes(

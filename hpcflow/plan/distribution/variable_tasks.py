@@ -54,7 +54,7 @@ def variable_tasks(
     function of the script uses. They keep their tasks when the graph grows.
     Errors: PlacementError if the variables do not fit the memory of the tasks.
     """
-    key = cluster.tasks_per_replica, cluster.servers, settings.memory_limit
+    key = cluster.tasks_per_replica, cluster.servers, settings.memory_limit, cluster.topology
     root = graph.root
     with _lock:
         known = _tasks_by_graph.setdefault(root, {}).setdefault(key, {})
@@ -101,18 +101,21 @@ def check_fit(
     if not best.overflow:
         return
     peaks = problem.peaks(best.devices)
-    workers = range(problem.choices)
-    need = max(int(peaks[k]) for k in workers)
-    task = next(k for k in workers if int(peaks[k]) == need)
-    above = need - int(problem.devices[task].memory)
-    remedies = [f"raise memory_limit by {above:,} bytes, to {need:,}"]
+    task = max(range(problem.choices), key=lambda k: peaks[k] - problem.devices[k].memory)
+    need, limit = int(peaks[task]), int(problem.devices[task].memory)
+    if limit == as_bytes(settings.memory_limit):
+        source = f"memory_limit={settings.memory_limit}"
+        remedies = [f"raise memory_limit by {need - limit:,} bytes, to {need:,}"]
+    else:
+        source = f"its memory_bytes by topology={settings.topology}"
+        remedies = [f"give it a rank with {need:,} bytes"]
     for more in MORE_TASKS:
         if not search(with_devices(problem, more), *arguments).overflow:
             remedies.insert(0, f"start with --tasks-per-replica {problem.choices + more}")
             break
     raise PlacementError(
-        f"placement=auto: {what} do not fit {problem.choices} tasks of memory_limit="
-        f"{settings.memory_limit}: /job:worker/task:{task} would hold {need:,} bytes",
+        f"placement=auto: {what} do not fit {problem.choices} tasks: "
+        f"/job:worker/task:{task} would hold {need:,} of {limit:,} bytes ({source})",
         hint=", or ".join(remedies),
     )
 
@@ -221,7 +224,7 @@ class _VariableTaskSearch:
             kept = _kept_operations(self.graph, names)
             task = next((best.devices[groups.number[n]] for n in names if n in groups.number), None)
             if task is None:
-                task = self._roomiest(kept, base, memory)
+                task = self._roomiest(kept, base, problem)
             for op in kept:
                 tasks[op.name] = self.known.get(op.name, task)
         return tasks
@@ -248,14 +251,14 @@ class _VariableTaskSearch:
                 return 0
         return None
 
-    def _roomiest(self, kept: list[Operation], base: list[float], memory: float) -> int:
+    def _roomiest(self, kept: list[Operation], base: list[float], problem: StepProblem) -> int:
         """Return a task for what no update reaches: the driver if its variables fit there."""
         known = [self.known[op.name] for op in kept if op.name in self.known]
         if known:
             return known[0]
         size = sum(variable_nbytes(op) for op in kept if lookup_op(op.type).variable == "handle")
         workers = range(self.cluster.tasks_per_replica)
-        task = next((k for k in workers if base[k] + size <= memory), 0)
+        task = next((k for k in workers if base[k] + size <= problem.devices[k].memory), 0)
         base[task] += size
         return task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.dtypes import resource
@@ -14,6 +14,9 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.platform.lazy_imports import LazyMethod
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import Async
+
+if TYPE_CHECKING:
+    from hpcflow.placement.topology import Topology
 
 
 class Ref(NamedTuple):
@@ -118,6 +121,7 @@ class Cluster:
     measured: tuple[tuple[str, int, int], ...] = ()  # variable, bytes and messages of a step
     soft: bool = False  # soft placement: a node whose device its task lacks runs on another device
     cpus: int = 1  # number of names cpu:0, cpu:1 ... that all mean the one CPU device of a task
+    topology: Topology | None = None  # rank k is the task k of a replica, then the servers
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:

@@ -28,7 +28,7 @@ MOST_BYTES = 1 << 16  # limit for constants, such as initial values, to keep fil
 PACKED = "sources.sha256"  # file in a pack of hpcflow's modules: the digest of their sources
 UNRELATED_SETTINGS = {  # settings that no plan depends on: output paths, how ranks wait and end
     *("run_dir", "log_files", "tensorboard", "trace", "kernel_cache", "plan_cache"),
-    "cost_cache",
+    *("cost_cache", "topology"),  # the cluster has what the file says
     *("stall_s", "stall_abort_s", "crowded", "mtbf_h", "time_limit", "max_restarts", "requeue"),
     *("checkpoints", "stop_at", "save", "profile"),
     *(

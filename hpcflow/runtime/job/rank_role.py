@@ -72,10 +72,7 @@ class RankRole:
         self.stores: weakref.WeakSet[StateStore] = weakref.WeakSet()
         self.store = self.new_store()  # state that this rank hosts for the steps of others
         self.devices = self._make_devices()
-        self.cluster: Cluster = self.roles.cluster(list(self.devices))
-        if self.cluster.servers:
-            measured = measured_traffic(settings, world)
-            self.cluster = dataclasses.replace(self.cluster, measured=measured)
+        self.cluster: Cluster = self._make_cluster()
         self.apply_sync_setting()
         # none without a GPU: kernels of the CPU are synchronous
         is_busy = self._computes if len(self.devices) > 1 else None
@@ -95,6 +92,19 @@ class RankRole:
         self.steps: Callable[[], int | None] = _no_update_counts  # training steps, for reports
         self.observers: list[StepObserver] = []  # of the set-up of all partitions
         self.before_abort: list[Callable[[], object]] = []  # called before it aborts the job
+
+    def _make_cluster(self) -> Cluster:
+        """The ranks that plans are made for, with what files tell of them; collective."""
+        settings, cluster = self.settings, self.roles.cluster(list(self.devices))
+        if cluster.servers:
+            measured = measured_traffic(settings, self.world)
+            cluster = dataclasses.replace(cluster, measured=measured)
+        if settings.topology:
+            from hpcflow.runtime.job.job_topology import job_topology
+
+            topology = job_topology(settings.topology, self.world, self.roles)
+            cluster = dataclasses.replace(cluster, topology=topology)
+        return cluster
 
     def _make_devices(self) -> dict[str, device.Device]:
         """The devices of this rank by name, with the settings of kernels and memory."""
