@@ -259,6 +259,8 @@ class Graph:
         self._operations: list[Operation] = []
         self._by_name: dict[str, Operation] = {}
         self._name_counts: dict[str, int] = {}
+        self.reservations = 0  # device scopes that require memory
+        self.has_requirements = False  # whether an operation or one of a body has one
         self._collections: dict[Hashable, list[Any]] = {}
         self.extensions: dict[Operation, Operation] = {}  # loop -> the loop that saves a history
         self.bound: dict[Tensor, str] = {}  # constants the graph depends on -> user's line
@@ -463,7 +465,10 @@ class Graph:
                 deps.pop(t.op, None)
         op.control_inputs = self._followed(deps)
         op.colocate = tuple(dict.fromkeys(o.name for o in scope["colocate"]))
-        op.device = str(self._device_for(op, scope["device"]))
+        wish = self._device_for(op, scope["device"])
+        op.device = str(wish)
+        if wish.needs:
+            self.root.has_requirements = True
 
     def _followed(self, before: Iterable[Operation]) -> tuple[Operation, ...]:
         """The control inputs, in this graph, of an operation that is created now."""
@@ -567,15 +572,33 @@ class Graph:
             yield
 
     @contextlib.contextmanager
-    def device(self, name: str | Callable[[Operation], str] | None) -> Iterator[None]:
+    def device(
+        self,
+        name: str | Callable[[Operation], str] | None = "",
+        requires: str | None = None,
+        near: str | None = None,
+    ) -> Iterator[None]:
         """Operations created inside run on a device that matches `name`; parts of inner scopes win.
 
         A function is called with each operation, whose `device` is the constraint of inner scopes.
+        `requires` ("gpu, 20 GB") and `near` ("/job:worker/task:3") come to those of outer scopes.
         """
         if not (name is None or callable(name)):
             device_names.parse_device(name)
-        with self._within("device", [*self._scopes()["device"], name]):
+        scopes = [*self._scopes()["device"], name]
+        if requires is not None or near is not None:
+            from hpcflow.graph.requirement_text import parse_requirement
+
+            needs = parse_requirement(requires, near, self.new_reservation)
+            scopes.append(str(needs))
+        with self._within("device", scopes):
             yield
+
+    def new_reservation(self) -> int:
+        """A number for the memory that a device scope requires; each is given once."""
+        with self._lock:
+            self.root.reservations += 1
+            return self.root.reservations
 
     @contextlib.contextmanager
     def colocate_with(

@@ -44,17 +44,25 @@ def reopen_for_session(graph: Graph) -> Iterator[None]:
 
 @accepts_aliases(device_name_or_function="name")
 def device(
-    name: str | DeviceSpec | Callable[[Operation], str] | None,
+    name: str | DeviceSpec | Callable[[Operation], str] | None = "",
+    *,
+    requires: str | None = None,
+    near: str | None = None,
 ) -> AbstractContextManager[None]:
     """Operations created inside run on a device that matches `name`, e.g. "/job:ps" or "/cpu:0".
 
     A function returns the name for each operation, as that of `hf.train.replica_device_setter`; in
     `op.device` it sees the constraint of inner scopes, whose parts win. None clears the outer
     scopes.
+
+    `requires` says what their task must have: "gpu", memory ("20 GB"), or both ("gpu, 20 GB").
+    The memory is reserved once on each task that runs operations of this scope. `near` is a task,
+    "/job:worker/task:3": they run on its node, on the task itself if possible. Requirements of
+    nested scopes add up.
     """
     if isinstance(name, DeviceSpec):
         name = name.to_string()
-    return get_default_graph().device(name)
+    return get_default_graph().device(name, requires, near)
 
 
 @contextmanager

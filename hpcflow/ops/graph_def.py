@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpcflow.errors import GraphError
+from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import as_dtype, string, text_of
 from hpcflow.graph.function_body import Function, FunctionBody
 from hpcflow.graph.graph import (
@@ -180,6 +182,7 @@ class _GraphReader:
             for key, value in input_map.items()
         }
         self.ops: dict[str, Operation] = {}
+        self.reservations = defaultdict[int, int](graph.new_reservation)  # number there -> here
         self.variables: dict[str, Variable] = {}
         self.bodies: dict[int, FunctionBody] = {}
 
@@ -235,6 +238,15 @@ class _GraphReader:
             tuple(self.ops[t] for t in targets),
         )
 
+    def _device(self, text: str) -> str:
+        """The constraint with new numbers of its reservations, as the graph may have these."""
+        wish = parse_device(text)
+        memory = tuple(
+            reservation._replace(scope=self.reservations[reservation.scope])
+            for reservation in wish.needs.memory
+        )
+        return str(wish._replace(needs=wish.needs._replace(memory=memory)))
+
     def _operation(self, node: Mapping[str, Any], graph: Graph) -> Operation:
         expected_name = self.prefix + node["name"]
         full = self.graph.unique_name(node["name"])
@@ -247,7 +259,7 @@ class _GraphReader:
         with contextlib.ExitStack() as stack:
             for mate in node["colocate"]:
                 stack.enter_context(graph.colocate_with(self.ops[mate]))
-            stack.enter_context(graph.device(node["device"]))
+            stack.enter_context(graph.device(self._device(node["device"])))
             stack.enter_context(graph.control_dependencies([self.ops[c] for c in node["control"]]))
             attrs = {
                 key: self._function(graph, *value[1:]) if _is_function(value) else _value_in(value)

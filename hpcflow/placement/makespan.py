@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,12 +99,20 @@ class Value:
     held: bool = True
 
 
+class MemoryReservation(NamedTuple):
+    """Bytes that groups require together, on each device that has one of them."""
+
+    nbytes: float
+    groups: frozenset[int]
+
+
 @dataclasses.dataclass(frozen=True)
 class StepProblem:
     """Operations in topological order, the values between them, and the devices for them.
 
     `group[i]` is the group of operation i; the operations of a group share a device. Group g must
-    be on device `fixed[g]`, unless that is None, and holds `held[g]` bytes of state there.
+    be on device `fixed[g]`, unless that is None, and holds `held[g]` bytes of state there. A free
+    group in `allowed` may be on these devices only, and is on the first by default.
     """
 
     seconds: tuple[float, ...]
@@ -115,6 +123,17 @@ class StepProblem:
     held: tuple[float, ...]
     links: Links
     choices: int  # free groups may be on the first so many devices
+    allowed: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    reservations: tuple[MemoryReservation, ...] = ()
+
+    def devices_of(self, group: int) -> Sequence[int]:
+        """Return the devices that a free group may be on, its default first."""
+        return self.allowed.get(group) or range(self.choices)
+
+    def default_of(self, group: int) -> int:
+        """Return the device of a group by default: the fixed one, else the first allowed."""
+        fixed = self.fixed[group]
+        return self.devices_of(group)[0] if fixed is None else fixed
 
     @functools.cached_property
     def inputs(self) -> list[list[int]]:
@@ -167,15 +186,30 @@ class StepProblem:
         """Return the most bytes that each device holds at once, with group g on `placement[g]`.
 
         A value is held from its producer to its last user there, in the order of the operations.
+        Reservations cover what their groups hold and receive, unless that is more.
         """
-        count, size = len(self.devices), len(self.seconds)
         place = np.asarray(placement, np.int64)
-        base = np.bincount(place, np.asarray(self.held, float), count)
+        peaks = self._peaks(place, np.zeros(len(self.held), bool))
+        if not self.reservations:
+            return peaks
+        covered = np.zeros(len(self.held), bool)
+        reserved = np.zeros(len(self.devices))
+        for nbytes, groups in self.reservations:
+            members = list(groups)
+            covered[members] = True
+            reserved[np.unique(place[members])] += nbytes
+        return np.maximum(peaks, self._peaks(place, covered) + reserved)
+
+    def _peaks(self, place: np.ndarray, covered: np.ndarray) -> np.ndarray:
+        """Return the most bytes of each device at once, without those of `covered` groups."""
+        count, size = len(self.devices), len(self.seconds)
+        base = np.bincount(place, np.where(covered, 0.0, self.held), count)
         if not self.values:
             return base
         position = np.empty(size, np.int64)
         position[self.order] = np.arange(size)
-        where = place[np.asarray(self.group)]
+        group = np.asarray(self.group)
+        where, counted = place[group], ~covered[group]
         makers = np.array(self.producers)
         nbytes = np.array([value.nbytes for value in self.values], float)
         value, user = self._uses
@@ -184,9 +218,10 @@ class StepProblem:
         last = position[makers]
         np.maximum.at(last, value[here], position[user[here]])
         sent = np.zeros((len(self.values), count), bool)
-        sent[value[~here], where[user[~here]]] = True
+        away = ~here & counted[user]
+        sent[value[away], where[user[away]]] = True
         base = base + nbytes @ sent
-        held = np.flatnonzero([v.held for v in self.values])
+        held = np.flatnonzero([v.held for v in self.values] & counted[makers])
         change = np.zeros((count, size + 1))
         np.add.at(change, (home[held], position[makers[held]]), nbytes[held])
         np.add.at(change, (home[held], last[held] + 1), -nbytes[held])

@@ -1,9 +1,10 @@
 """Search for the placement of the least makespan that fits the memory of the devices.
 
-Candidates are the default (every free group on the driver), free groups beside the fixed groups of
-their layer, HEFT, and contiguous splits of the layers. Moves of layers and groups improve the best
-of them. The number of schedules is bounded by the size of the problem, never by wall time, and all
-choices are deterministic. So each rank finds the same placement.
+Candidates are the default (every free group on the driver, or on the first device that it may be
+on), free groups beside the fixed groups of their layer, HEFT, and contiguous splits of the layers.
+Moves of layers and groups improve the best of them. The number of schedules is bounded by the size
+of the problem, never by wall time, and all choices are deterministic. So each rank finds the same
+placement.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def score(problem: StepProblem, devices: Sequence[int]) -> ScoredPlacement:
 
 
 def default_placement(problem: StepProblem) -> list[int]:
-    """Return the placement with each free group on the driver."""
-    return [DRIVER if device is None else device for device in problem.fixed]
+    """Return the placement with each free group on the driver, or where it is by default."""
+    return [problem.default_of(g) for g in range(len(problem.fixed))]
 
 
 def search(
@@ -94,7 +95,7 @@ def _beside_fixed_groups(problem: StepProblem, layers: Sequence[Sequence[int]]) 
         near = [problem.fixed[g] for g in layer]
         fixed = [d for d in near if d is not None and d < problem.choices]
         for g in layer if fixed else ():
-            if problem.fixed[g] is None:
+            if problem.fixed[g] is None and fixed[-1] in problem.devices_of(g):
                 devices[g] = fixed[-1]
     return devices
 
@@ -115,13 +116,13 @@ def earliest_finish(problem: StepProblem) -> list[int]:
         g = problem.group[op]
         device = placed[g]
         if device is None:
-            choices = range(problem.choices)
+            choices = problem.devices_of(g)
             fitting = [d for d in choices if space[d] >= problem.held[g]]
             near = fitting or [max(choices, key=lambda d: (space[d], -d))]
             device = placed[g] = min(near, key=lambda d: (timeline.end_on(op, d), d))
             space[device] -= problem.held[g]
         timeline.place(op, device)
-    return [DRIVER if device is None else device for device in placed]
+    return [problem.default_of(g) if d is None else d for g, d in enumerate(placed)]
 
 
 def cut(weights: Sequence[float], parts: int) -> list[int]:
@@ -153,8 +154,9 @@ def _contiguous(
     devices = default_placement(problem)
     for layer, part in zip(layers, parts, strict=True):
         for g in layer:
-            if problem.fixed[g] is None:
-                devices[g] = min(part, problem.choices - 1)
+            device = min(part, problem.choices - 1)
+            if problem.fixed[g] is None and device in problem.devices_of(g):
+                devices[g] = device
     return devices
 
 
@@ -171,7 +173,8 @@ def _improve(
     for moved, device in _moves(problem, free, units, rng, moves):
         devices = list(best.devices)
         for g in moved:
-            devices[g] = device
+            if device in problem.devices_of(g):
+                devices[g] = device
         if tuple(devices) != best.devices:
             best = min(best, score(problem, devices), key=lambda found: found.score)
     return best

@@ -186,11 +186,17 @@ def _sync_program_split(program: Program, planning: Planning) -> Program:
 def _device_placement(program: Program, planning: Planning) -> Program:
     graph, cluster, homes = planning.graph, planning.cluster, planning.homes
     chosen: Mapping[str, ChosenTask] = {}
+    if graph.root.has_requirements and cluster.lead.startswith("/job:worker"):
+        # few scripts need it
+        from hpcflow.plan.distribution.task_requirements import required_tasks
+
+        chosen = required_tasks(graph, cluster, planning.settings, homes).chosen()
     if planning.settings.automatic and cluster.lead.startswith("/job:worker"):
         # only a rank with this setting needs it
         from hpcflow.plan.distribution.automatic_placement import choose_tasks
 
-        chosen, planning.forecast = choose_tasks(program, graph, cluster, planning.settings, homes)
+        found = choose_tasks(program, graph, cluster, planning.settings, homes)
+        chosen, planning.forecast = {**chosen, **found.tasks}, found.forecast
     program, planning.reasons = place_devices(program, graph, cluster, homes, chosen)
     return program
 

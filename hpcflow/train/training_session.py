@@ -588,7 +588,7 @@ def _nan_fetch(fetches: Any, values: Any) -> Any:
 
 def tell_idle_tasks(graph: Graph, context: RankContext) -> None:
     """Warn on the chief about tasks of a replica that no operation of `graph` uses."""
-    if context.settings.automatic:
+    if context.settings.automatic or graph.root.has_requirements:
         return  # the plan tells them
     spans = context.settings.tasks_per_replica
     used_tasks = {parse_device(op.device).task for op in graph.get_operations()}

@@ -28,6 +28,7 @@ from hpcflow.plan.distribution.step_problem import (
     static_specs,
     stays,
 )
+from hpcflow.plan.distribution.task_requirements import required_tasks
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.distribution.variable_tasks import (
     SEED,
@@ -86,6 +87,7 @@ class _StepPlacement:
         self.program, self.graph, self.cluster = program, graph, cluster
         self.settings, self.placements = settings, placements
         self.homes = variable_tasks(graph, cluster, settings, placements)
+        self.required = required_tasks(graph, cluster, settings, placements)
         self.groups = ProgramGroups(program, graph)
         specs = static_specs(program, graph) if cluster.joins else fed_specs
         self.builder = StepProblemBuilder(program, self.groups, specs)
@@ -131,36 +133,50 @@ class _StepPlacement:
                         task = f"/job:{wish.job or 'worker'}/task:{wish.task or 0}"
                         bound.setdefault(g, tasks.get(task, DRIVER))
                 if node is not None and (stays(self.program, node) or node.is_state):
-                    at_home.setdefault(g, DRIVER)
+                    at_home.setdefault(g, self.required.home(names))
         at_home = {g: device for g, device in at_home.items() if g not in bound}
         fixed = {**bound, **at_home}
         sums = collective_homes(self.program, self.groups, fixed, self.cluster.tasks_per_replica)
+        for g in sums:
+            allowed = [self.required.allowed.get(name, ()) for name in self.groups.members[g]]
+            if any(tasks and sums[g] not in tasks for tasks in allowed):
+                sums[g] = self.required.home(self.groups.members[g])
         return bound, at_home | sums
 
     def _problem(self) -> StepProblem:
         known = {**self.bound, **self.at_home}
         fixed = [known.get(g) for g in range(len(self.groups.members))]
         names = [name for members in self.groups.members for name in members]
-        base = resident_bytes(self.graph, self.cluster, self.homes, self.placements, names)
+        left_out = {*names, *self.required.reserved()}
+        base = resident_bytes(self.graph, self.cluster, self.homes, self.placements, left_out)
+        base = self.required.add_absent(base, self.homes, names)
         memory = memory_of_task(self.settings)
         held = self.groups.held(self.program, self.graph)
-        return self.builder.problem(self.cluster, fixed, held, base, memory)
+        problem = self.builder.problem(self.cluster, fixed, held, base, memory)
+        return self.required.constrain(problem, self.groups.members)
+
+    def _default(self, g: int) -> int:
+        """Return the task of a group without a search."""
+        return self.problem.allowed.get(g, (DRIVER,))[0]
 
     def _on_driver(self, best: ScoredPlacement, layer: tuple[str, ...] | None = None) -> list[int]:
-        """Return the placement with all groups, or those of a layer, back on the driver."""
+        """Return the placement with all groups, or those of a layer, back on the driver.
+
+        Groups with a requirement are on the first task that satisfies it.
+        """
         devices = list(best.devices)
         for g, name in enumerate(self.layers):
             if g not in self.bound and layer in (None, name):
-                devices[g] = DRIVER
+                devices[g] = self._default(g)
         return devices
 
     def _reasons(self, best: ScoredPlacement) -> Iterator[tuple[int, str]]:
-        """Yield each group that is not on the driver by choice, with the reason."""
+        """Yield each group that is not on the driver by choice or has a requirement: the reason."""
         texts: dict[tuple[tuple[str, ...], int], str] = {}
         count = max(LEAST_REASONS, OPERATIONS // max(1, len(self.problem.seconds)))
         for g, layer in enumerate(self.layers):
             device = best.devices[g]
-            if g in self.bound or device == DRIVER:
+            if g in self.bound or (device == DRIVER and g not in self.problem.allowed):
                 continue
             if (layer, device) not in texts:
                 saving = self._saving(best, layer) if len(texts) < count else ""
@@ -172,7 +188,8 @@ class _StepPlacement:
         """Return what it saves that a layer is not on the driver."""
         back = score(self.problem, self._on_driver(best, layer))
         if back.overflow > best.overflow:
-            return ": task 0 has no memory for it"
+            first = next(self._default(g) for g, name in enumerate(self.layers) if name == layer)
+            return f": task {first} has no memory for it"
         saved = back.seconds - best.seconds
         return f": saves {1e3 * saved:.3g} ms of a step" if saved > 0 else ""
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hpcflow.graph.device_names import DeviceName, parse_device
+from hpcflow.graph.device_names import NOTHING, DeviceName, parse_device
 from hpcflow.graph.dtypes import resource, string
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.op_registry import lookup_op
@@ -81,7 +81,7 @@ def device_constraints(
     op = node if node is not None else graph.get_operation_by_name(name)
     constraints = []
     if op.device:
-        why = f"asked for: {op.device}"
+        why = _request(parse_device(op.device), name, chosen)
         if lookup_op(op.type).variable == "handle" and {"piece", "copy"} & set(op.attrs):
             why = "part of a variable: one of the servers with the least to do"
         constraints.append(DeviceConstraint(parse_device(op.device), name, op.line, why))
@@ -97,6 +97,19 @@ def device_constraints(
         device = DeviceName(job="worker", task=chosen[name].task)
         constraints.append(DeviceConstraint(device, name, op.line, chosen[name].reason))
     return constraints
+
+
+def _request(wish: DeviceName, name: str, chosen: Mapping[str, ChosenTask]) -> str:
+    """Return what a device scope asks for, and on which task that is if a requirement decides."""
+    place = wish._replace(needs=NOTHING)
+    texts = [f"asked for: {place}"] if str(place) else []
+    if wish.needs:
+        from hpcflow.graph.requirement_text import requirement_text  # few scripts need it
+
+        texts.append(f"requires {requirement_text(wish.needs)}")
+        if name in chosen:
+            texts.append(chosen[name].reason)
+    return "; ".join(texts)
 
 
 def _only_kind(node: Node, program: Program) -> str:

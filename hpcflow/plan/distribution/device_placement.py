@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device_names import DeviceName, parse_device
+from hpcflow.graph.device_names import NOTHING, DeviceName, parse_device
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.distribution.colocation_groups import (
     ChosenTask,
@@ -116,12 +116,18 @@ def _check_script(node: Node, reason: str) -> None:
 
 def _choose_device(bounds: list[DeviceConstraint], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
+    for bound in bounds:
+        merged = merged._replace(needs=merged.needs.both(bound.wish.needs))
     for i, bound in enumerate(bounds):
         merged = _merge_constraints(merged, bound, bounds[:i], cluster.soft)
     default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
     job, task = merged.job or default, merged.task or 0
     _check_task(job, task, bounds, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
+    if merged.needs.gpu and merged.kind is None and job == "worker":
+        merged = merged._replace(kind="gpu")
+        if not any(device.startswith("gpu") for device in devices):
+            devices = (*devices, "gpu:0")  # the topology says that the task has one
     for wish in _satisfying_devices(merged, cluster):
         for device in devices:
             full = parse_device(device)._replace(job=job, task=task)
@@ -176,9 +182,9 @@ def _merge_constraints(
                 return merged
             conflict = next(b for b in before if getattr(b.wish, field) in (current, None))
             raise PlacementError(
-                f"{bound.node!r} must be on {bound.wish} ({bound.reason}), but shares a device "
+                f"{bound.node!r} must be on {_place(wish)} ({bound.reason}), but shares a device "
                 f"with {conflict.node!r} (made at {conflict.line}), which must be on "
-                f"{conflict.wish} ({conflict.reason})",
+                f"{_place(conflict.wish)} ({conflict.reason})",
                 op=bound.node,
                 line=bound.line,
                 hint="remove one of the two device scopes or the colocation",
@@ -186,6 +192,11 @@ def _merge_constraints(
         if current is None and wished is not None:
             merged = merged._replace(**{field: wished})
     return merged
+
+
+def _place(wish: DeviceName) -> DeviceName:
+    """Return a constraint without its requirements."""
+    return wish._replace(needs=NOTHING)
 
 
 def _check_task(job: str, task: int, bounds: list[DeviceConstraint], cluster: Cluster) -> None:

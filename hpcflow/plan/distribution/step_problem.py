@@ -265,8 +265,13 @@ def with_devices(problem: StepProblem, more: int) -> StepProblem:
     devices = (*problem.devices[:first], *added, *problem.devices[first:])
     fixed = tuple(d if d is None or d < first else d + more for d in problem.fixed)
     links = Links.equal(len(devices), MESSAGE_S, MESSAGE_BYTES_PER_S)
+    new = tuple(range(first, first + more))  # each is like `worker`
+    allowed = {
+        g: (*those, *(new if min(1, first - 1) in those else ()))
+        for g, those in problem.allowed.items()
+    }
     return dataclasses.replace(
-        problem, devices=devices, fixed=fixed, choices=first + more, links=links
+        problem, devices=devices, fixed=fixed, choices=first + more, links=links, allowed=allowed
     )
 
 

@@ -8,6 +8,7 @@ static shapes, not from a step or its feeds.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import threading
 import weakref
@@ -30,6 +31,7 @@ from hpcflow.plan.distribution.step_problem import (
     stays,
     with_devices,
 )
+from hpcflow.plan.distribution.task_requirements import RequiredTasks, required_tasks
 from hpcflow.plan.distribution.variable_cost import variable_nbytes
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.frontend.graph_pruning import prune_to_fetches
@@ -100,6 +102,8 @@ def check_fit(
     """Errors: PlacementError with the cheapest remedies if the best placement does not fit."""
     if not best.overflow:
         return
+    if problem.reservations:
+        what += ", with the memory that hf.device(requires=...) reserves,"
     peaks = problem.peaks(best.devices)
     task = max(range(problem.choices), key=lambda k: peaks[k] - problem.devices[k].memory)
     need, limit = int(peaks[task]), int(problem.devices[task].memory)
@@ -197,6 +201,11 @@ class _VariableTaskSearch:
     known: Mapping[str, int]
     sets: list[list[str]]
 
+    @functools.cached_property
+    def required(self) -> RequiredTasks:
+        """The tasks that satisfy requirements."""
+        return required_tasks(self.graph, self.cluster, self.settings, self.placements)
+
     def run(self) -> dict[str, int]:
         """Return the task of each variable."""
         program = _trained_program(self.graph)
@@ -206,9 +215,12 @@ class _VariableTaskSearch:
         fixed = [self._fixed(program, names, free) for names in groups.members]
         memory = memory_of_task(self.settings)
         here = [name for names in groups.members for name in names]
-        base = resident_bytes(self.graph, self.cluster, self.known, self.placements, {*here, *free})
+        left_out = {*here, *free, *self.required.reserved()}
+        base = resident_bytes(self.graph, self.cluster, self.known, self.placements, left_out)
+        base = self.required.add_absent(base, self.known, here)
         held = groups.held(program, self.graph)
         problem = builder.problem(self.cluster, fixed, held, base, memory)
+        problem = self.required.constrain(problem, groups.members)
         arguments = list(builder.layer_groups().values()), builder.units(), SEED
         best = search(problem, *arguments)
         if best.overflow:  # other steps may have smaller values, but variables must fit
@@ -248,7 +260,7 @@ class _VariableTaskSearch:
                 return self.cluster.tasks_per_replica + self.placements[name].pieces[0].server
             node = program.nodes.get(name)
             if node is not None and (stays(program, node) or node.is_state):
-                return 0
+                return self.required.home(names)
         return None
 
     def _roomiest(self, kept: list[Operation], base: list[float], problem: StepProblem) -> int:
@@ -256,6 +268,9 @@ class _VariableTaskSearch:
         known = [self.known[op.name] for op in kept if op.name in self.known]
         if known:
             return known[0]
+        names = [op.name for op in kept]
+        if not self.required.allowed.keys().isdisjoint(names):
+            return self.required.home(names)
         size = sum(variable_nbytes(op) for op in kept if lookup_op(op.type).variable == "handle")
         workers = range(self.cluster.tasks_per_replica)
         task = next((k for k in workers if base[k] + size <= problem.devices[k].memory), 0)

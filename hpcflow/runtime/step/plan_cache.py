@@ -263,6 +263,11 @@ class PlanCache:
             from hpcflow.plan.distribution.automatic_placement import automatic_facts
 
             facts = automatic_facts(graph, cluster, settings, placements)
+        if graph.root.has_requirements and cluster.lead.startswith("/job:worker"):
+            from hpcflow.plan.distribution.task_requirements import required_tasks
+
+            required = required_tasks(graph, cluster, settings, placements)
+            facts = [*facts, sorted(required.allowed.items()), sorted(required.needs.items())]
         arguments = cluster, settings, placements, replica
         return plan_cache_key(program, graph, *arguments, lambda: [*self._key_facts, count, *facts])
 
