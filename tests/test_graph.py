@@ -102,12 +102,23 @@ def test_collections(graph: hf.Graph) -> None:
 
 # -- devices
 
+NEEDS = st.builds(
+    device_names.Requirement,
+    st.booleans(),
+    st.sets(
+        st.builds(device_names.Reservation, st.integers(1, 9), st.integers(1, 10**15)), max_size=2
+    ).map(lambda found: tuple(sorted(found))),
+    st.sets(st.tuples(st.sampled_from(["worker", "ps"]), st.integers(0, 9)), max_size=2).map(
+        lambda found: tuple(sorted(found))
+    ),
+)
 PARTS = st.builds(
     device_names.DeviceName,
     st.none() | st.sampled_from(["worker", "ps"]),
     st.none() | st.integers(0, 9),
     st.none() | st.sampled_from(["cpu", "gpu"]),
     st.none(),
+    NEEDS,
 )
 
 
@@ -146,6 +157,7 @@ def test_a_device_name_reads_as_it_prints(name: device_names.DeviceName) -> None
 def test_inner_devices_win(inner: device_names.DeviceName, outer: device_names.DeviceName) -> None:
     both = inner.within(outer)
     assert inner.matches(both._replace(index=inner.index))
+    assert both.needs.both(inner.needs) == both.needs == both.needs.both(outer.needs)
     assert both.within(outer) == both
     assert device_names.DeviceName().within(outer) == outer
 

@@ -29,7 +29,10 @@ class DeviceSpec:
 
     @staticmethod
     def from_string(spec: str) -> DeviceSpec:
-        """Parse "/job:worker/task:1/device:GPU:0"; PlacementError if it is invalid."""
+        """Parse "/job:worker/task:1/device:GPU:0"; requirements are no part of it.
+
+        Errors: PlacementError if it is invalid.
+        """
         return DeviceSpec().parse_from_string(spec)
 
     def parse_from_string(self, spec: str) -> DeviceSpec:
