@@ -10,7 +10,14 @@ import random
 import numpy as np
 import pytest
 
-from hpcflow.placement.makespan import Device, Links, StepProblem, Value, schedule
+from hpcflow.placement.makespan import (
+    Device,
+    Links,
+    MemoryReservation,
+    StepProblem,
+    Value,
+    schedule,
+)
 from hpcflow.placement.makespan_search import cut, default_placement, earliest_finish, score, search
 
 
@@ -282,3 +289,39 @@ def test_cuts_are_contiguous_and_the_greatest_part_is_the_least(seed):
         for i, j in itertools.combinations_with_replacement(range(9), 2)
     )
     assert math.isclose(heaviest, least, rel_tol=1e-6, abs_tol=1e-9)
+
+
+# -- requirements
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_candidate_and_move_keeps_groups_on_the_devices_that_they_allow(seed):
+    rng = random.Random(seed)
+    edges = [(k, rng.randrange(50), [k + 1]) for k in range(7)]
+    made = problem([rng.randrange(1, 9) for _ in range(8)], edges, devices=3)
+    allowed = {g: tuple(rng.sample(range(3), rng.randrange(1, 4))) for g in range(0, 8, 2)}
+    made = dataclasses.replace(made, allowed=allowed)
+    layers = [[g] for g in range(8)]
+    found = [
+        default_placement(made),
+        earliest_finish(made),
+        search(made, layers, layers, 0).devices,
+    ]
+    for devices in found:
+        assert all(devices[g] in those for g, those in allowed.items())
+    assert all(found[0][g] == those[0] for g, those in allowed.items())
+
+
+def test_a_reservation_counts_once_on_a_device_and_covers_what_its_groups_hold():
+    edges = [(0, 100, [1]), (1, 30, [2]), (2, 5, [3])]
+    made = problem([1, 1, 1, 1], edges, held=[10.0, 20.0, 40.0, 0.0])
+    reserving = dataclasses.replace(
+        made, reservations=(MemoryReservation(500.0, frozenset({0, 1})),)
+    )
+    # operation 2 holds 40 and its value of 5; the values of 0 and 1 are in the reservation
+    assert list(reserving.peaks([0, 0, 0, 0])) == [545.0, 0.0]
+    # operation 2 receives 30; 3 has a buffer for 5 where 0 and 1 are
+    assert list(reserving.peaks([0, 0, 1, 0])) == [505.0, 40.0 + 30.0 + 5.0]
+    assert list(reserving.peaks([0, 1, 1, 1])) == [500.0, 545.0]
+    small = dataclasses.replace(made, reservations=(MemoryReservation(1.0, frozenset({0, 1})),))
+    assert list(small.peaks([0, 0, 0, 0])) == list(made.peaks([0, 0, 0, 0]))
