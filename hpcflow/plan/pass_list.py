@@ -96,6 +96,7 @@ class Planning:
         default_factory=dict
     )  # node -> reason for its device
     forecast: str = ""  # what automatic placement predicts
+    task_seconds: tuple[float, ...] = ()  # its predicted own work of each worker task
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
     update: Program | None = None  # what the servers run on the gradients of the step
     updates: str = ""  # the name of the update
@@ -196,7 +197,8 @@ def _device_placement(program: Program, planning: Planning) -> Program:
         from hpcflow.plan.distribution.automatic_placement import choose_tasks
 
         found = choose_tasks(program, graph, cluster, planning.settings, homes)
-        chosen, planning.forecast = {**chosen, **found.tasks}, found.forecast
+        chosen = {**chosen, **found.tasks}
+        planning.forecast, planning.task_seconds = found.forecast, found.task_seconds
     program, planning.reasons = place_devices(program, graph, cluster, homes, chosen)
     return program
 
@@ -787,7 +789,7 @@ def plan_program(
     rows = [row for row in all_passes() if row.takes in (PROGRAM, PLACED, PLAN)]
     of = Planning(graph, cluster, settings, replica, evaluate, watch, rows, sums=sums)
     plan: Plan = through(rows, program, of)
-    plan = dataclasses.replace(plan, forecast=of.forecast)
+    plan = dataclasses.replace(plan, forecast=of.forecast, task_seconds=of.task_seconds)
     if of.update is None:
         return plan
     begin = next(i for i, row in enumerate(rows) if row.name == "sync_program_split") + 1

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from hpcflow.train.every_n_steps_or_secs import PeriodicAction
     from hpcflow.train.saver import Saver
     from hpcflow.train.server_loads import ServerLoads
+    from hpcflow.train.task_speeds import TaskSpeeds
 
 RESULT = "result.json"
 SYNC = "sync_replicas"  # collection with the synchronization rule of a graph
@@ -99,6 +100,7 @@ class TrainingSession(Session):
         self.pace = StepTiming(self.context.executor, self._input_wait_seconds)
         self._exchange = self._make_exchange()
         self._loads = self._make_loads()
+        self._speeds = self._make_speeds()
         self.heirs: DeadWorkerData | None = None  # data of dead workers of parameter servers
         if self._exchange is not None and self._is_served and self.context.settings.survive:
             number = self._exchange.number
@@ -136,6 +138,14 @@ class TrainingSession(Session):
         from hpcflow.train.server_loads import ServerLoads
 
         return ServerLoads(context)
+
+    def _make_speeds(self) -> TaskSpeeds | None:
+        """What compares the tasks of this replica, where they were placed automatically."""
+        if self.context.control is None or not self.context.settings.automatic:
+            return None
+        from hpcflow.train.task_speeds import TaskSpeeds
+
+        return TaskSpeeds(self.context)
 
     def _keep_checkpoints(
         self,
@@ -262,8 +272,12 @@ class TrainingSession(Session):
             self._begun, self._waited_before = time.perf_counter(), self._input_wait_seconds()
             self.pace.begin()
         self._met = self._has_waited = False
+        if self._speeds is not None:
+            self._speeds.begin()
         values = super().run(fetches, batch, options, run_metadata, deadline=deadline)
         self.pace.end(batch)
+        if self._speeds is not None:
+            self._speeds.end()
         if begins:
             self._first_step_is_done()
         self.steps += 1
@@ -485,6 +499,8 @@ class TrainingSession(Session):
         self.preemption.over()
         if self._checkpoints is not None:
             self._checkpoints.end()
+        if self._speeds is not None:
+            self._speeds.finish()
         if self._begun is not None:
             self.seconds = time.perf_counter() - self._begun
             if self._loads is not None:
@@ -517,6 +533,8 @@ class TrainingSession(Session):
         """End the script early, on all workers together."""
         self._met = True
         self._save_last()
+        if self._speeds is not None:
+            self._speeds.finish()
         step = self.steps
         if self.context.cluster.in_step:
             step += self.first_step

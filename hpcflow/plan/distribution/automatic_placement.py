@@ -44,10 +44,14 @@ LEAST_REASONS = 4  # layers whose saving is predicted, also in a large graph
 
 
 class AutomaticChoice(NamedTuple):
-    """The tasks of nodes that are not on the driver, and a sentence with the predicted times."""
+    """The tasks of nodes that are not on the driver, and a sentence with the predicted times.
+
+    `task_seconds` is the predicted own work of each task in a step, 0 where it is not known.
+    """
 
     tasks: dict[str, ChosenTask]
     forecast: str
+    task_seconds: tuple[float, ...]
 
 
 def choose_tasks(
@@ -111,7 +115,7 @@ class _StepPlacement:
             if self.groups.number[name] in self.bound:  # since the graph has grown: an error
                 why = "placement=auto: its task in other steps"
                 tasks[name] = ChosenTask(self.homes[name], why)
-        return AutomaticChoice(tasks, self._forecast(best))
+        return AutomaticChoice(tasks, self._forecast(best), self._task_seconds(best))
 
     def _bound_groups(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return the devices of groups that the script or servers bind, and of other fixed ones."""
@@ -199,4 +203,25 @@ class _StepPlacement:
         return (
             f"placement=auto: predicted step {1e3 * best.seconds:.3g} ms; "
             f"{1e3 * default.seconds:.3g} ms{above} if all were on the driver"
+            f"{_speeds_text(self.cluster)}"
         )
+
+    def _task_seconds(self, best: ScoredPlacement) -> tuple[float, ...]:
+        """Return the predicted own work of each task.
+
+        What a loop, a branch or a function of the script takes is not known.
+        """
+        totals, devices = [0.0] * self.problem.choices, best.devices
+        unknown: set[int] = set()
+        for node, seconds in zip(self.builder.nodes, self.problem.seconds, strict=False):
+            device = devices[self.groups.number[node.name]]
+            if device < self.problem.choices:
+                totals[device] += seconds * self.problem.devices[device].slowdown
+            if node.row.control_flow or node.row.script:
+                unknown.add(device)
+        return tuple(0.0 if k in unknown else total for k, total in enumerate(totals))
+
+
+def _speeds_text(cluster: Cluster) -> str:
+    speeds = [f"task {k} {speed:.2g}" for k, speed in enumerate(cluster.speeds) if speed != 1.0]
+    return f"; by the measured speeds of {', '.join(speeds)}" if speeds else ""

@@ -145,6 +145,8 @@ class StepProblemBuilder:
                     devices, topology.memory, topology.speeds, strict=True
                 )
             ]
+        for k, speed in enumerate(cluster.speeds):
+            devices[k] = dataclasses.replace(devices[k], slowdown=devices[k].slowdown / speed)
         group = [self.groups.number[node.name] for node in self.nodes]
         return StepProblem(
             (*map(self._seconds, self.nodes), 0.0),

@@ -56,7 +56,8 @@ def variable_tasks(
     function of the script uses. They keep their tasks when the graph grows.
     Errors: PlacementError if the variables do not fit the memory of the tasks.
     """
-    key = cluster.tasks_per_replica, cluster.servers, settings.memory_limit, cluster.topology
+    ranks = cluster.tasks_per_replica, cluster.servers, cluster.topology, cluster.speeds
+    key = *ranks, settings.memory_limit
     root = graph.root
     with _lock:
         known = _tasks_by_graph.setdefault(root, {}).setdefault(key, {})

@@ -122,6 +122,8 @@ class Cluster:
     soft: bool = False  # soft placement: a node whose device its task lacks runs on another device
     cpus: int = 1  # number of names cpu:0, cpu:1 ... that all mean the one CPU device of a task
     topology: Topology | None = None  # rank k is the task k of a replica, then the servers
+    # measured speeds of the tasks of a replica, besides those of the topology; () if all are 1
+    speeds: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:
@@ -230,6 +232,8 @@ class Plan:
     updates: str = ""  # the name of the updates of `round`
     messages: tuple[ServerMessage, ...] = ()  # to and from servers, if the plan trains
     forecast: str = ""  # the predicted times of an automatic placement
+    # its predicted own work of each worker task in seconds, 0 where it is not known
+    task_seconds: tuple[float, ...] = ()
     _repr_html_ = LazyMethod("hpcflow.report.html_representation", "plan_html")
 
     @property

@@ -98,18 +98,18 @@ def decode_lowered(data: bytes) -> LoweredPartition:
 def _encode_plan(plan: Plan, without: str = "") -> list[Any]:
     parts = {task: part for task, part in plan.parts.items() if task != without}
     after = None if plan.round is None else _encode_plan(plan.round)
-    about = plan.reasons, plan.updates, plan.messages, plan.forecast
+    about = plan.reasons, plan.updates, plan.messages, plan.forecast, plan.task_seconds
     fields = [parts, plan.edges, plan.driver, *about]
     return [encode_value(fields), plan.cluster.lead, after]
 
 
 def _decode_plan(data: list[Any], cluster: Cluster, decoded_parts: Mapping[str, Partition]) -> Plan:
     fields, lead, after = data
-    parts, edges, driver, why, updates, messages, forecast = decode_value(fields)
+    parts, edges, driver, why, updates, messages, *automatic = decode_value(fields)
     cluster = dataclasses.replace(cluster, lead=lead)
     all_parts = {**decoded_parts, **parts}
     there = None if after is None else _decode_plan(after, cluster, {})
-    return Plan(all_parts, edges, driver, cluster, why, there, updates, messages, forecast)
+    return Plan(all_parts, edges, driver, cluster, why, there, updates, messages, *automatic)
 
 
 # -- values

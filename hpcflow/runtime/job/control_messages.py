@@ -155,6 +155,7 @@ class MessageDispatcher:
         self.shares: dict[int, Queue] = collections.defaultdict(collections.deque)
         self._training_sessions = 0  # that exchange paces
         self.server_loads: dict[int, ServerLoad] = {}  # rank -> the last that it has sent
+        self.rank_speeds: dict[int, float] = {}  # with placement=auto, as drivers have measured
         self.served: dict[tuple[int, int], RemotelyDrivenPlan] = {}
         # plans that this rank drives, by number: FAILED messages are delivered to them
         self.driven: weakref.WeakValueDictionary[int, DrivenPlan] = weakref.WeakValueDictionary()

@@ -104,6 +104,11 @@ class RankRole:
 
             topology = job_topology(settings.topology, self.world, self.roles)
             cluster = dataclasses.replace(cluster, topology=topology)
+        if settings.automatic:
+            from hpcflow.runtime.job.job_speeds import job_speeds
+
+            speeds = job_speeds(settings.run_dir, self.world, self.roles, self.hosts)
+            cluster = dataclasses.replace(cluster, speeds=speeds)
         return cluster
 
     def _make_devices(self) -> dict[str, device.Device]:

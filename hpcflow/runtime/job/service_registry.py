@@ -21,6 +21,7 @@ SERVICES = {  # modules with answer(context, request, reply)
     "note": "hpcflow.runtime.job.note_service",
     "rounds": "hpcflow.ps.worker_leaves_service",
     "shares": "hpcflow.runtime.job.note_service",
+    "speeds": "hpcflow.runtime.job.note_service",
     "trace": "hpcflow.runtime.profile.job_trace",
 }
 STATES = {  # modules that define a type of state and its waiting ops

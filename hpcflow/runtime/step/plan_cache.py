@@ -99,6 +99,7 @@ class PlanCache:
         self._computed, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
         self.digest = ""  # of the first training plan, on a chief with a run directory
+        self.task_seconds: list[tuple[float, ...]] = []  # of the plans that train
         path, devices = context.settings.plan_cache, context.devices.values()
         ours = all(type(dev).__module__ == device.__name__ for dev in devices)
         self.folder = None  # None also for user-defined devices, or without generated kernels
@@ -116,6 +117,7 @@ class PlanCache:
 
         `on_training_plan` is called with the plan.
         """
+        self.task_seconds.append(plan.task_seconds)
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
