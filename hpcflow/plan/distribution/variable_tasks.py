@@ -112,7 +112,7 @@ def check_fit(
         source = f"memory_limit={settings.memory_limit}"
         remedies = [f"raise memory_limit by {need - limit:,} bytes, to {need:,}"]
     else:
-        source = f"its memory_bytes by topology={settings.topology}"
+        source = "its memory_bytes in the file of the setting topology"
         remedies = [f"give it a rank with {need:,} bytes"]
     for more in MORE_TASKS:
         if not search(with_devices(problem, more), *arguments).overflow:
