@@ -200,10 +200,11 @@ class _StepPlacement:
     def _forecast(self, best: ScoredPlacement) -> str:
         default = score(self.problem, self._on_driver(best))
         above = " and more than its memory_limit" if default.overflow else ""
+        times = "cost model" if self.cluster.times is None else self.cluster.times
         return (
             f"placement=auto: predicted step {1e3 * best.seconds:.3g} ms; "
             f"{1e3 * default.seconds:.3g} ms{above} if all were on the driver"
-            f"{_speeds_text(self.cluster)}"
+            f"; times: {times}{_speeds_text(self.cluster)}"
         )
 
     def _task_seconds(self, best: ScoredPlacement) -> tuple[float, ...]:

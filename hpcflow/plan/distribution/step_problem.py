@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hpcflow.graph.dtypes import OPAQUE, resource
 from hpcflow.graph.graph import Graph, Operation
@@ -22,6 +23,9 @@ from hpcflow.plan.distribution.variable_cost import variable_nbytes
 from hpcflow.plan.ir.layer_names import BACKWARD, FORWARD, LayerNames
 from hpcflow.plan.ir.node_effects import has_effect
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
+
+if TYPE_CHECKING:
+    from hpcflow.plan.cost.measured_times import MeasuredTimes
 
 ASSUMED_ROWS = 128  # a size that the graph does not tell, as of a batch
 Specs = Callable[[Node], tuple[Spec, ...]]
@@ -149,7 +153,7 @@ class StepProblemBuilder:
             devices[k] = dataclasses.replace(devices[k], slowdown=devices[k].slowdown / speed)
         group = [self.groups.number[node.name] for node in self.nodes]
         return StepProblem(
-            (*map(self._seconds, self.nodes), 0.0),
+            (*self._seconds(cluster.times), 0.0),
             tuple(self._values()),
             tuple(devices),
             (*group, count),
@@ -159,9 +163,15 @@ class StepProblemBuilder:
             cluster.tasks_per_replica,
         )
 
-    def _seconds(self, node: Node) -> float:
-        inputs = [self.specs[ref.node][ref.index] for ref in node.inputs]
-        return predicted_seconds(node.but(specs=self.specs[node.name]), inputs)
+    def _seconds(self, measured: MeasuredTimes | None) -> Iterator[float]:
+        """Yield the time of each operation: measured, or else by the cost model."""
+        if measured is not None:
+            times = measured.seconds(self.program, self.specs)
+            yield from (times[node.name] for node in self.nodes)
+            return
+        for node in self.nodes:
+            inputs = [self.specs[ref.node][ref.index] for ref in node.inputs]
+            yield predicted_seconds(node.but(specs=self.specs[node.name]), inputs)
 
     def _values(self) -> list[Value]:
         users: dict[Ref, list[int]] = {}

@@ -57,7 +57,7 @@ def variable_tasks(
     Errors: PlacementError if the variables do not fit the memory of the tasks.
     """
     ranks = cluster.tasks_per_replica, cluster.servers, cluster.topology, cluster.speeds
-    key = *ranks, settings.memory_limit
+    key = *ranks, settings.memory_limit, cluster.times
     root = graph.root
     with _lock:
         known = _tasks_by_graph.setdefault(root, {}).setdefault(key, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from hpcflow.plan.distribution.task_assignment import TaskAssignment
 from hpcflow.platform.record_files import read_json_object
 
 
-def job_topology(path: str, world: Communicator | None, roles: TaskAssignment) -> Topology:
+def job_topology(
+    path: str, world: Communicator | None, roles: TaskAssignment, is_measured: bool
+) -> Topology:
     """Return the topology of the tasks of a replica; collective.
 
-    Rank 0 reads the file and broadcasts it.
+    Rank 0 reads the file and broadcasts it. `is_measured`: times of operations were measured on
+    rank 0's machine, so speeds are relative to that of rank 0.
     Errors: DataError on all ranks if it cannot be read or describes another number of ranks.
     """
     text = _checked_text(path) if world is None or world.rank == 0 else None
@@ -31,6 +35,9 @@ def job_topology(path: str, world: Communicator | None, roles: TaskAssignment) -
             f"setting topology: {path} describes {topology.size} ranks, but the job has {size}",
             hint="describe each rank of the job, servers included",
         )
+    if is_measured:
+        speeds = tuple(speed / topology.speeds[0] for speed in topology.speeds)
+        topology = dataclasses.replace(topology, speeds=speeds)
     return topology.of_tasks(
         [list(roles.ranks_of(replica).values()) for replica in range(roles.replicas)]
     )

@@ -99,10 +99,16 @@ class RankRole:
         if cluster.servers:
             measured = measured_traffic(settings, self.world)
             cluster = dataclasses.replace(cluster, measured=measured)
+        if settings.automatic:
+            from hpcflow.runtime.job.job_times import job_times
+
+            times = job_times(settings.cost_cache, self.world, cluster.devices)
+            cluster = dataclasses.replace(cluster, times=times)
         if settings.topology:
             from hpcflow.runtime.job.job_topology import job_topology
 
-            topology = job_topology(settings.topology, self.world, self.roles)
+            is_measured = cluster.times is not None
+            topology = job_topology(settings.topology, self.world, self.roles, is_measured)
             cluster = dataclasses.replace(cluster, topology=topology)
         if settings.automatic:
             from hpcflow.runtime.job.job_speeds import job_speeds

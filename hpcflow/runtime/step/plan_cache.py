@@ -193,7 +193,9 @@ class PlanCache:
             spent = seconds + time.perf_counter() - start
             folder, cached_file, keeps = self.folder, None, False
             for count in cpu_threads.thread_shares(self.context.size):
-                name = self._name(program, graph, cluster, count)
+                times = cluster.times and dataclasses.replace(cluster.times, threads=count)
+                like = dataclasses.replace(cluster, times=times)
+                name = self._name(program, graph, like, count)
                 if folder is None or name is None:
                     break
                 keeps, cached_file = True, folder.find(name)

@@ -1,0 +1,159 @@
+"""Measured times: seconds of the operations of a program before fusion, by a machine profile.
+
+The rows of a profile are of operations as they run: elementwise ones in fused loops. So an
+elementwise operation counts as one loop together with those whose only user it is, and the loop's
+time is divided among its operations as the cost model has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcflow.graph.device_names import parse_device
+from hpcflow.graph.dtypes import OPAQUE, resource
+from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.fusion.fused_node_label import node_label
+from hpcflow.plan.cost.cost_model import predicted_seconds
+from hpcflow.plan.cost.operation_costs import OperationCosts
+from hpcflow.plan.cost.operation_features import OperationFeatures, operation_features
+from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.union_find import DisjointSets
+from hpcflow.platform.measured_costs import OperationCost
+
+Specs = Mapping[str, tuple[Spec, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasuredTimes:
+    """Times by the rows of one machine, for ranks of `threads` threads; equal if the rows are.
+
+    `device` is the kind of device, `cpu` or `gpu`, of operations without one of their own.
+    """
+
+    digest: str
+    count: int
+    threads: int
+    device: str
+    rows: tuple[OperationCost, ...] = dataclasses.field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], threads: int, device: str) -> MeasuredTimes:
+        """Return the times by rows, which are JSON. Errors: ValueError if one is malformed."""
+        digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return cls(digest, len(rows), threads, device, tuple(map(OperationCost.from_data, rows)))
+
+    def __str__(self) -> str:
+        """Return where the times are from, for a forecast."""
+        each = f"{self.threads} thread{'' if self.threads == 1 else 's'} a rank"
+        return f"{self.count} operations measured on this machine, {each}"
+
+    def seconds(self, program: Program, specs: Specs) -> dict[str, float]:
+        """Return the seconds of each operation; `specs` are those of its outputs.
+
+        Collectives, messages, loops and branches have the time of the cost model.
+        """
+        times: dict[str, float] = {}
+        for loop in _loops(program, specs):
+            model = [predicted_seconds(node, _plain_inputs(node, specs)) for node in loop]
+            whole = self._loop_seconds(loop, program, specs)
+            share = 1.0 if whole is None else whole / (sum(model) or 1.0)
+            times.update((node.name, share * each) for node, each in zip(loop, model, strict=True))
+        return times
+
+    @functools.cached_property
+    def _costs(self) -> OperationCosts:
+        return OperationCosts(self.rows)
+
+    def _loop_seconds(self, loop: Sequence[Node], program: Program, specs: Specs) -> float | None:
+        """Return the time of operations that run as one; None if the rows do not tell.
+
+        It has three digits: the last bits differ between the libraries of unlike nodes, and
+        replicas need equal plans.
+        """
+        last = loop[-1]
+        if last.row.collective or last.row.message or last.row.control_flow:
+            return None
+        if last.row.work == "nothing":
+            return 0.0
+        features = self._features(loop, program, specs)
+        if features is None:
+            return None
+        device = parse_device(last.device).kind or self.device
+        return float(f"{self._costs.seconds_of(features, device, self.threads).median:.3g}")
+
+    def _features(
+        self, loop: Sequence[Node], program: Program, specs: Specs
+    ) -> OperationFeatures | None:
+        """Return the features of a loop: all FLOPs, and the bytes that enter and leave it."""
+        inputs = [_cost_inputs(node, program, specs) for node in loop]
+        found = [operation_features(*each) for each in zip(loop, inputs, strict=True)]
+        known = [features for features in found if features is not None]
+        if len(known) < len(loop):
+            return None
+        label = self._label(loop)
+        if len(loop) == 1:
+            return known[0]._replace(type=label)
+        inside = {node.name for node in loop[:-1]}
+        read: dict[Ref, Spec] = {}
+        for node, each in zip(loop, inputs, strict=True):
+            pairs = zip(node.inputs, each, strict=True)
+            read.update((ref, spec) for ref, spec in pairs if ref.node not in inside)
+        outside = [*read.values(), *loop[-1].specs]
+        dtypes = {str(spec.dtype) for spec in outside if spec.dtype not in OPAQUE}
+        flops = sum(features.flops for features in known)
+        nbytes = sum(spec.nbytes for spec in outside)
+        return OperationFeatures(label, tuple(sorted(dtypes)), flops, nbytes)
+
+    def _label(self, loop: Sequence[Node]) -> str:
+        """Return the label of a loop; one operation may also have run by a kernel of its own."""
+        first = loop[0]
+        fused = node_label(Node("", "Fused", attrs={"types": [node.type for node in loop]}))
+        if len(loop) > 1:
+            return fused
+        if first.type in self._types:
+            return first.type
+        return fused if first.row.elementwise or fused in self._types else first.type
+
+    @functools.cached_property
+    def _types(self) -> frozenset[str]:
+        return frozenset(row.key.type for row in self.rows)
+
+
+def _loops(program: Program, specs: Specs) -> Iterator[list[Node]]:
+    """Yield operations that run as one, in the order of the program; most are alone."""
+    users: dict[str, set[str]] = {ref.node: {""} for ref in program.fetches}
+    for node in program.nodes.values():
+        for ref in node.inputs:
+            users.setdefault(ref.node, set()).add(node.name)
+    sets: DisjointSets[str] = DisjointSets()
+    for name, node in program.nodes.items():
+        sets.add(name)
+        for ref in node.inputs if node.row.elementwise else ():
+            source = program.nodes[ref.node]
+            same = specs[ref.node][0].shape == specs[name][0].shape
+            if same and source.row.elementwise and users[ref.node] == {name}:
+                sets.join(ref.node, name)
+    loops: dict[str, list[Node]] = {}
+    for name, node in program.nodes.items():
+        loops.setdefault(sets.find(name), []).append(node.but(specs=specs[name]))
+    yield from loops.values()
+
+
+def _plain_inputs(node: Node, specs: Specs) -> list[Spec]:
+    return [specs[ref.node][ref.index] for ref in node.inputs]
+
+
+def _cost_inputs(node: Node, program: Program, specs: Specs) -> list[Spec]:
+    """Return the specs of the inputs of a node; for the handle of a variable those of its value."""
+    found = []
+    for ref in node.inputs:
+        source, spec = program.nodes[ref.node], specs[ref.node][ref.index]
+        if spec.dtype == resource and source.row.variable == "handle":
+            spec = Spec(source.attrs["dtype"], tuple(source.attrs["shape"]))
+        found.append(spec)
+    return found
