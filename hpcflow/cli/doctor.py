@@ -1,7 +1,8 @@
 """Diagnose this installation, or all ranks of a job.
 
 Alone, the command examines this machine. Under srun or mpirun, or with -n, every rank examines its
-node, and the network is timed; `hpcflow costs` shows these times later. Rank 0 prints one page.
+node, and the network is timed; `hpcflow costs` shows these times later. Rank 0 prints one page, and
+with --topology writes a file that describes the ranks and links of the job.
 Exit code: 0 if a job could run, otherwise 1.
 """
 
@@ -17,7 +18,7 @@ import sys
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.doctor import check_table, findings_report, rank_inspection
 from hpcflow.doctor.rank_facts import JobFacts, RankFacts
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.launch import launcher_detection
 from hpcflow.settings import Settings
 
@@ -28,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow doctor`."""
     parser.add_argument(
         "-n", dest="ranks", type=int, metavar="N", help="start N ranks and check them"
+    )
+    parser.add_argument(
+        "--topology", metavar="FILE", help="write the job's topology, for --set topology=FILE"
     )
     parser.add_argument("--run-dir", metavar="DIR", help="the run directory of a job")
     parser.add_argument("--json", action="store_true", help="write findings and facts as JSON")
@@ -48,6 +52,11 @@ def main(args: argparse.Namespace) -> int:
             return 0
         if place is None and args.ranks is not None:
             _start(args)
+        if args.topology and place is None:
+            raise LaunchError(
+                "doctor --topology describes the ranks of a job, and this is none",
+                hint="start it with -n N, or under srun or mpirun",
+            )
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
@@ -58,11 +67,31 @@ def main(args: argparse.Namespace) -> int:
         return 0
     findings = check_table.judge(job)
     out((findings_report.as_json if args.json else findings_report.as_text)(job, findings), end="")
-    return findings_report.exit_code(findings)
+    is_written = not args.topology or _write_topology(args.topology, job)
+    return findings_report.exit_code(findings) if is_written else 1
+
+
+def _write_topology(path: str, job: JobFacts) -> bool:
+    """Write the topology of the job and tell it; whether it could be written."""
+    from hpcflow.cli.measured_topology import write_topology
+
+    if job.first.world_size != len(job.ranks):
+        err("hpcflow: MPI did not start on all ranks, so there is no topology")
+        return False
+    try:
+        err(f"hpcflow: {write_topology(path, job)}")
+    except HpcflowError as error:
+        err(f"hpcflow: {type(error).__name__}: {error}")
+        return False
+    except OSError as error:
+        err(f"hpcflow: {path} cannot be written: {error.strerror}")
+        return False
+    return True
 
 
 def _start(args: argparse.Namespace) -> None:
     program = [sys.executable, "-m", "hpcflow", "doctor", *(["--json"] if args.json else [])]
+    program += ["--topology", args.topology] if args.topology else []
     start = launcher_detection.start_command(args.ranks, program)
     start.become()
 

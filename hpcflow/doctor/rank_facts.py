@@ -43,6 +43,8 @@ class RankFacts:
     blas_threads: int = 0  # its pool size as it reports it; 0 if it does not
     gemm: float = 0.0  # measured flop/s of float32 matrix products
     copies: float = 0.0  # measured bytes/s, read plus written, of a copy of a large array
+    memory: int = 0  # bytes of the node that this job may use
+    switches: str = ""  # SLURM's names of the switches above the node, from the top
     gpu_files: int = 0  # number of /dev/nvidia* devices
     gpus: list[str] = dataclasses.field(default_factory=list)  # ids of the visible GPUs
     gpu: str = ""  # id of the GPU that this rank would use

@@ -13,6 +13,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpcflow.doctor.rank_facts import FolderFacts, RankFacts
@@ -59,6 +60,8 @@ def of_rank(
         except (ImportError, OSError, RuntimeError, HpcflowError) as error:
             facts.broken[name] = str(error).splitlines()[0]
         facts.libmpi[name] = mapped_libmpi()
+    facts.switches = os.environ.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]
+    facts.memory = memory_bytes()
     _see_cores(facts)
     _see_blas(facts)
     _see_speed(facts, launched_rank)
@@ -137,6 +140,25 @@ def _see_cores(facts: RankFacts) -> None:
     facts.node_cpus = os.cpu_count() or 1
     facts.threads, facts.threads_why = chosen.threads, chosen.reason
     facts.threads_warning = chosen.warning or ""
+
+
+def memory_bytes(root: str = "") -> int:
+    """The memory of this node, or what the control groups of this process allow of it.
+
+    Files are looked for below `root`.
+    """
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with contextlib.suppress(OSError):
+        for line in Path(f"{root}/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds not in ("", "memory"):
+                continue
+            folder = f"{root}/sys/fs/cgroup/{kinds}"
+            name = "memory.limit_in_bytes" if kinds else "memory.max"
+            for group in (Path(path), *Path(path).parents):
+                with contextlib.suppress(OSError, ValueError):  # "max": no limit
+                    limits.append(int(Path(f"{folder}{group}", name).read_text()))
+    return min(limits)
 
 
 def _see_blas(facts: RankFacts) -> None:
