@@ -10,6 +10,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.topology import topology_of
+from hpcflow.plan.cost.measured_rows import MeasuredRows
 from hpcflow.plan.cost.measured_times import MeasuredTimes
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.plan.cost.operation_costs import OperationCosts
@@ -33,7 +34,7 @@ def row(type, flops, nbytes, seconds, threads=1, device="cpu", dtype="float32"):
 
 
 def measured(*rows, threads=1):
-    return MeasuredTimes.of([each.as_data() for each in rows], threads, "cpu")
+    return MeasuredRows.of([each.as_data() for each in rows], threads, "cpu")
 
 
 def law(flops, nbytes):
@@ -50,7 +51,9 @@ def times_of(made, fetches, feeds, rows):
     """The seconds of each operation that the fetches need."""
     specs = {t: Spec(t.dtype, shape) for t, shape in feeds.items()}
     program = prune_to_fetches(made, fetches, specs)
-    found = measured(*rows).seconds(program, {n.name: n.specs for n in program.nodes.values()})
+    found = MeasuredTimes(measured(*rows)).seconds(
+        program, {n.name: n.specs for n in program.nodes.values()}
+    )
     assert found.keys() == program.nodes.keys()
     return found
 

@@ -138,7 +138,7 @@ def test_a_rank_imports_none_of_it():
         "x = hf.Variable(1.0)\n"
         "with hf.Session() as session:\n"
         "    session.run(hf.global_variables_initializer())\n"
-        "names = ('job_times', 'measured_times', 'operation_costs', 'machine_profile')\n"
+        "names = ('job_times', 'measured_rows', 'operation_costs', 'machine_profile')\n"
         "print([m for m in sys.modules if m.rpartition('.')[2] in names])\n"
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -7,50 +7,30 @@ time is divided among its operations as the cost model has them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import OPAQUE, resource
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.fusion.fused_node_label import node_label
 from hpcflow.plan.cost.cost_model import predicted_seconds
+from hpcflow.plan.cost.measured_rows import MeasuredRows
 from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.operation_features import OperationFeatures, operation_features
 from hpcflow.plan.ir.program import Node, Program, Ref
 from hpcflow.plan.ir.union_find import DisjointSets
-from hpcflow.platform.measured_costs import OperationCost
 
 Specs = Mapping[str, tuple[Spec, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
 class MeasuredTimes:
-    """Times by the rows of one machine, for ranks of `threads` threads; equal if the rows are.
+    """Times of the operations of programs by measured rows."""
 
-    `device` is the kind of device, `cpu` or `gpu`, of operations without one of their own.
-    """
-
-    digest: str
-    count: int
-    threads: int
-    device: str
-    rows: tuple[OperationCost, ...] = dataclasses.field(repr=False, compare=False)
-
-    @classmethod
-    def of(cls, rows: Sequence[Any], threads: int, device: str) -> MeasuredTimes:
-        """Return the times by rows, which are JSON. Errors: ValueError if one is malformed."""
-        digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-        return cls(digest, len(rows), threads, device, tuple(map(OperationCost.from_data, rows)))
-
-    def __str__(self) -> str:
-        """Return where the times are from, for a forecast."""
-        each = f"{self.threads} thread{'' if self.threads == 1 else 's'} a rank"
-        return f"{self.count} operations measured on this machine, {each}"
+    def __init__(self, measured: MeasuredRows) -> None:
+        self._costs = OperationCosts(measured.rows)
+        self._types = frozenset(row.key.type for row in measured.rows)
+        self._threads, self._device = measured.threads, measured.device
 
     def seconds(self, program: Program, specs: Specs) -> dict[str, float]:
         """Return the seconds of each operation; `specs` are those of its outputs.
@@ -64,10 +44,6 @@ class MeasuredTimes:
             share = 1.0 if whole is None else whole / (sum(model) or 1.0)
             times.update((node.name, share * each) for node, each in zip(loop, model, strict=True))
         return times
-
-    @functools.cached_property
-    def _costs(self) -> OperationCosts:
-        return OperationCosts(self.rows)
 
     def _loop_seconds(self, loop: Sequence[Node], program: Program, specs: Specs) -> float | None:
         """Return the time of operations that run as one; None if the rows do not tell.
@@ -83,8 +59,8 @@ class MeasuredTimes:
         features = self._features(loop, program, specs)
         if features is None:
             return None
-        device = parse_device(last.device).kind or self.device
-        return float(f"{self._costs.seconds_of(features, device, self.threads).median:.3g}")
+        device = parse_device(last.device).kind or self._device
+        return float(f"{self._costs.seconds_of(features, device, self._threads).median:.3g}")
 
     def _features(
         self, loop: Sequence[Node], program: Program, specs: Specs
@@ -119,9 +95,11 @@ class MeasuredTimes:
             return first.type
         return fused if first.row.elementwise or fused in self._types else first.type
 
-    @functools.cached_property
-    def _types(self) -> frozenset[str]:
-        return frozenset(row.key.type for row in self.rows)
+
+@functools.lru_cache(maxsize=4)
+def measured_times(measured: MeasuredRows) -> MeasuredTimes:
+    """Return the times by these rows; the models of the rows are fitted once for all steps."""
+    return MeasuredTimes(measured)
 
 
 def _loops(program: Program, specs: Specs) -> Iterator[list[Node]]:

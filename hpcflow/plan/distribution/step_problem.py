@@ -25,7 +25,7 @@ from hpcflow.plan.ir.node_effects import has_effect
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 
 if TYPE_CHECKING:
-    from hpcflow.plan.cost.measured_times import MeasuredTimes
+    from hpcflow.plan.cost.measured_rows import MeasuredRows
 
 ASSUMED_ROWS = 128  # a size that the graph does not tell, as of a batch
 Specs = Callable[[Node], tuple[Spec, ...]]
@@ -163,10 +163,13 @@ class StepProblemBuilder:
             cluster.tasks_per_replica,
         )
 
-    def _seconds(self, measured: MeasuredTimes | None) -> Iterator[float]:
+    def _seconds(self, measured: MeasuredRows | None) -> Iterator[float]:
         """Yield the time of each operation: measured, or else by the cost model."""
         if measured is not None:
-            times = measured.seconds(self.program, self.specs)
+            # only a rank with placement=auto and measured times needs it
+            from hpcflow.plan.cost.measured_times import measured_times
+
+            times = measured_times(measured).seconds(self.program, self.specs)
             yield from (times[node.name] for node in self.nodes)
             return
         for node in self.nodes:

@@ -17,7 +17,7 @@ from hpcflow.ps.sync_rules import Async
 
 if TYPE_CHECKING:
     from hpcflow.placement.topology import Topology
-    from hpcflow.plan.cost.measured_times import MeasuredTimes
+    from hpcflow.plan.cost.measured_rows import MeasuredRows
 
 
 class Ref(NamedTuple):
@@ -125,7 +125,7 @@ class Cluster:
     topology: Topology | None = None  # rank k is the task k of a replica, then the servers
     # measured speeds of the tasks of a replica, besides those of the topology; () if all are 1
     speeds: tuple[float, ...] = ()
-    times: MeasuredTimes | None = None  # of operations, for placement=auto; None: the cost model
+    times: MeasuredRows | None = None  # of operations, for placement=auto; None: the cost model
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:

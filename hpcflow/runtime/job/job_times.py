@@ -9,7 +9,7 @@ from typing import Any
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import HpcflowError
 from hpcflow.kernels.machine_facts import machine_facts
-from hpcflow.plan.cost.measured_times import MeasuredTimes
+from hpcflow.plan.cost.measured_rows import MeasuredRows
 from hpcflow.platform.cpu_threads import chosen_threads
 from hpcflow.platform.machine_profile import profile_file
 from hpcflow.platform.rank_logging import logger
@@ -18,8 +18,8 @@ from hpcflow.platform.terminal_escaping import escape_line
 
 def job_times(
     folder: str, world: Communicator | None, devices: Collection[str]
-) -> MeasuredTimes | None:
-    """Return the times by the profile of rank 0's machine; collective. None if it has no rows.
+) -> MeasuredRows | None:
+    """Return the rows of the profile of rank 0's machine; collective. None if it has no rows.
 
     `folder` is the setting `cost_cache`, `devices` are those of a worker, the default first. Rank 0
     reads the profile and broadcasts its rows, so that all replicas make one plan. A damaged profile
@@ -32,7 +32,7 @@ def job_times(
     if world is not None and world.size > 1:
         text = world.broadcast_text(text)
     threads, rows = json.loads(text or "")
-    return MeasuredTimes.of(rows, threads, kinds[0]) if rows else None
+    return MeasuredRows.of(rows, threads, kinds[0]) if rows else None
 
 
 def _rows(folder: str, kinds: Collection[str]) -> list[Any]:
