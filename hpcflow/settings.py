@@ -41,7 +41,7 @@ class Settings:
     tensorboard: bool = False  # write metrics also as TensorBoard events to the run directory
     threads: int = 0  # BLAS and OpenMP threads per rank; 0: as many as the rank has cores
     comm: str = "auto"  # allreduce backend of replicas: auto, mpi, shared or nccl
-    bucket_bytes: int = 1 << 20  # approximate size of gradient buckets in an allreduce
+    bucket_bytes: int = 0  # bytes of gradients in an allreduce; 0: 1 MiB, or by the topology
     overlap: bool = True  # start the allreduce of gradients during the backward pass
     dense: str = "servers"  # location of variables not read by rows: servers or replicas
     shard_bytes: int = 16 << 20  # larger variables are sharded by rows over the servers
@@ -136,7 +136,7 @@ class Settings:
         least = {
             "ps": 0,
             "tasks_per_replica": 1,
-            "bucket_bytes": 1,
+            "bucket_bytes": 0,
             "part_bytes": 1,
             "writers_per_node": 1,
             "max_in_flight": 1,

@@ -94,7 +94,7 @@ class Planning:
     reads: list[str] = dataclasses.field(default_factory=list)  # reads used before simplification
     reasons: dict[str, str] = dataclasses.field(
         default_factory=dict
-    )  # node -> reason for its device
+    )  # node -> reason for its device, or for the size of a bucket
     forecast: str = ""  # what automatic placement predicts
     task_seconds: tuple[float, ...] = ()  # its predicted own work of each worker task
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
@@ -566,7 +566,7 @@ PASSES = (
         *("gradient_bucketing", "communication", PLACED, PLACED),
         "Many small allreduces cost a latency each.",
         "AllReduces are buckets; all collectives are numbered, the same on all replicas.",
-        lambda program, of: bucket_gradients(program, of.settings),
+        lambda program, of: bucket_gradients(program, of.settings, of.cluster, of.reasons),
     ),
     Pass(
         *("atomic_step_commit", "communication", PLACED, PLACED),

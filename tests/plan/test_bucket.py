@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.placement.network import Network
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.settings import Settings
 
@@ -111,3 +114,23 @@ def test_every_collective_has_its_number():
 
 def test_a_single_replica_has_none():
     assert Net().step(SINGLE).collectives == []
+
+
+def test_a_network_chooses_the_size_unless_it_is_set():
+    """320 kB of gradients: 8 buckets of 40,000 bytes, by the network one of 320,000."""
+    g, made = sums([10_000] * 8)
+    far = dataclasses.replace(REPLICAS, network=Network(bandwidth=1e9, latency=1e-3))
+    near = dataclasses.replace(REPLICAS, network=Network(bandwidth=1e9, latency=1e-6))
+    chosen = plan_of(g, made, {}, far)
+    assert [len(of) for of in buckets(chosen)] == [8]
+    assert "buckets of 4,013,333 bytes" in chosen.reasons["replicas/bucket_0"]
+    assert [len(of) for of in buckets(plan_of(g, made, {}, near))] == [2] * 4
+    for cluster, settings, count in (
+        (far, Settings(bucket_bytes=1), 8),
+        (near, Settings(overlap=False), 1),
+        (REPLICAS, Settings(), 1),
+        (SINGLE, Settings(), 0),
+    ):
+        plan = plan_of(g, made, {}, cluster, settings)
+        assert len(buckets(plan)) == count
+        assert not any(name.startswith("replicas/bucket") for name in plan.reasons)

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from hpcflow.graph.device_names import parse_device
-from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import sorted_program, substitute_values
 from hpcflow.settings import Settings
 
+BUCKET_BYTES = 1 << 20  # without a setting or a topology
 Key = tuple[str, str, int]  # device, dtype, depth
 
 
-def bucket_gradients(program: Program, settings: Settings) -> Program:
+def bucket_gradients(
+    program: Program, settings: Settings, cluster: Cluster, reasons: dict[str, str]
+) -> Program:
     """Merge AllReduce nodes to about `bucket_bytes` and give each collective its `sequence`.
 
     A bucket holds allreduces of one device, dtype and depth (the number of collectives before them,
     so that no cycle can arise), in the order in which the graph creates their inputs. The result
-    depends only on the graph, so every replica builds the same buckets for any feeds. Without
-    `overlap`, one bucket holds all allreduces that can be merged.
+    depends only on the graph and the network of the workers, so every replica builds the same
+    buckets for any feeds. Without `overlap`, one bucket holds all allreduces that can be merged.
+    The reason of a size that was chosen is added to `reasons`.
     """
     program = _place_collectives(program, settings)
     sums = [n for n in program.nodes.values() if n.row.combines == "sum"]
     used_names = set(program.nodes)
     merged: list[Node] = []
-    for group in _bucket_groups(sums, program, settings):
+    size, reason = _bucket_bytes(sums, settings, cluster)
+    for group in _bucket_groups(sums, program, size if settings.overlap else math.inf):
         merged.append(_merge_bucket(group, f"replicas/bucket_{len(merged)}", used_names))
+        if reason and settings.overlap:
+            reasons[merged[-1].name] = reason
     values = {
         ref: Ref(node.name, i)
         for node in merged
@@ -47,7 +55,26 @@ def _place_collectives(program: Program, settings: Settings) -> Program:
     return program.but(nodes=nodes)
 
 
-def _bucket_groups(sums: list[Node], program: Program, settings: Settings) -> Iterable[list[Node]]:
+def _bucket_bytes(sums: Sequence[Node], settings: Settings, cluster: Cluster) -> tuple[int, str]:
+    """The bytes of a bucket, and the reason if they were chosen for the network."""
+    total = sum(max(0, node.attrs["static"]) for node in sums)
+    network = cluster.network
+    if settings.bucket_bytes or network is None or cluster.replicas < 2 or not total:
+        return settings.bucket_bytes or BUCKET_BYTES, ""
+    from hpcflow.placement.bucket_size import best_bucket_bytes
+
+    local = max(1, network.ranks_per_node // cluster.tasks_per_replica)
+    size = best_bucket_bytes(network, cluster.replicas, local, total)
+    return size, (
+        f"buckets of {size:,} bytes for {total:,} bytes of gradients, by the topology: an "
+        f"allreduce takes {1e6 * network.allreduce_seconds(0, cluster.replicas, local):.3g} us "
+        f"without data and {1e3 * network.allreduce_seconds(size, cluster.replicas, local):.3g} "
+        "ms with it (setting bucket_bytes=0)"
+    )
+
+
+def _bucket_groups(sums: list[Node], program: Program, most: float) -> Iterable[list[Node]]:
+    """The allreduces of each bucket, which is closed when it has `most` bytes."""
     open_: dict[Key, list[Node]] = {}
     filled: dict[Key, int] = {}
     for node in sorted(sums, key=lambda n: (n.attrs["depth"], n.attrs["available"], n.name)):
@@ -58,7 +85,7 @@ def _bucket_groups(sums: list[Node], program: Program, settings: Settings) -> It
         key = (node.device, program.spec(node.inputs[0]).dtype.str, node.attrs["depth"])
         open_.setdefault(key, []).append(node)
         filled[key] = filled.get(key, 0) + size
-        if settings.overlap and filled[key] >= settings.bucket_bytes:
+        if filled[key] >= most:
             yield open_.pop(key)
             filled[key] = 0
     yield from open_.values()

@@ -16,6 +16,7 @@ from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.ps.sync_rules import Async
 
 if TYPE_CHECKING:
+    from hpcflow.placement.network import Network
     from hpcflow.placement.topology import Topology
     from hpcflow.plan.cost.measured_rows import MeasuredRows
 
@@ -126,6 +127,7 @@ class Cluster:
     # measured speeds of the tasks of a replica, besides those of the topology; () if all are 1
     speeds: tuple[float, ...] = ()
     times: MeasuredRows | None = None  # of operations, for placement=auto; None: the cost model
+    network: Network | None = None  # between all workers, by the topology of the job
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.workers % self.tasks_per_replica:

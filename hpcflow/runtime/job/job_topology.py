@@ -1,4 +1,4 @@
-"""Job topology: the file of the setting `topology`, for the tasks of a replica."""
+"""Job topology: the file of the setting `topology`, for the tasks of a replica and its network."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import DataError, HpcflowError
+from hpcflow.placement.bucket_size import network_of_workers
+from hpcflow.placement.network import Network
 from hpcflow.placement.topology import Topology, read_topology, topology_of
 from hpcflow.plan.distribution.task_assignment import TaskAssignment
 from hpcflow.platform.record_files import read_json_object
@@ -15,8 +17,8 @@ from hpcflow.platform.record_files import read_json_object
 
 def job_topology(
     path: str, world: Communicator | None, roles: TaskAssignment, is_measured: bool
-) -> Topology:
-    """Return the topology of the tasks of a replica; collective.
+) -> tuple[Topology, Network]:
+    """Return the topology of the tasks of a replica, and the network of all workers; collective.
 
     Rank 0 reads the file and broadcasts it. `is_measured`: times of operations were measured on
     rank 0's machine, so speeds are relative to that of rank 0.
@@ -38,9 +40,8 @@ def job_topology(
     if is_measured:
         speeds = tuple(speed / topology.speeds[0] for speed in topology.speeds)
         topology = dataclasses.replace(topology, speeds=speeds)
-    return topology.of_tasks(
-        [list(roles.ranks_of(replica).values()) for replica in range(roles.replicas)]
-    )
+    tasks = [list(roles.ranks_of(replica).values()) for replica in range(roles.replicas)]
+    return topology.of_tasks(tasks), network_of_workers(topology, roles.workers)
 
 
 def _checked_text(path: str) -> str:
