@@ -82,6 +82,15 @@ class MeasuredRun:
         sizes = [b - a for a, b in itertools.pairwise(cuts)]
         return [ReplicaClass(*pair) for pair in zip(sizes, factors, strict=True)]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its settings as `HPCFLOW_*` variables, without those that no plan depends on."""
+        return {
+            PREFIX + name.upper(): FLAGS.get(value, value)
+            for name, value in self._settings.items()
+            if name not in UNRELATED_SETTINGS and name not in ("inject", "page", "serve")
+        }
+
     def planned(
         self, ranks: int, chosen: Mapping[str, str]
     ) -> tuple[Plan | None, Mapping[str, Device], int]:
@@ -95,13 +104,11 @@ class MeasuredRun:
                 hint="give a script",
             )
         script_rules.look_in(self.script)
-        own = {
-            PREFIX + name.upper(): FLAGS.get(value, value)
-            for name, value in self._settings.items()
-            if name not in UNRELATED_SETTINGS and name not in ("inject", "page", "serve")
-        }
+        own = self.environment
         plan, devices, code = self._plan(ranks, {**own, **chosen})
         measured: Plan | None = plan
+        if self._plans:  # that of the run is known
+            return plan, devices, code
         if ranks != self.ranks or any(own.get(k) != v for k, v in chosen.items()):
             measured, _, code = self._plan(self.ranks, own) if not code else (None, {}, code)
         if measured is not None:

@@ -37,6 +37,7 @@ from hpcflow.train.result_files import versions, write_text
 
 if TYPE_CHECKING:
     from hpcflow.cli.measured_run import MeasuredRun
+    from hpcflow.cli.setting_comparison import Comparison
     from hpcflow.plan.cost.memory_estimate import MemoryEstimate
 
 TAKES_SCRIPT = True
@@ -77,6 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat", type=int, default=1, metavar="N", help="replays with different draws (1)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (0)")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="predict also with other values of settings that do not change results; the script "
+        "is planned again for each",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--out", metavar="FILE", help="write the prediction, for `hpcflow report --predicted FILE`"
@@ -87,27 +94,51 @@ def main(args: argparse.Namespace) -> int:
     """Predict. Exit code: 1 if the script or the plan failed, 2 for wrong arguments."""
     try:
         run = _measured_run(args)
-        network, replay = _network(args, run), _replay_settings(args, run)
-        plan, memory, code = _planned(args, run)
-        if code or plan is None:
+        prediction, times, code = _predicted(args, run)
+        if code or prediction is None:
             if not code:
                 err(f"hpcflow predict: {args.script} ran no step, so there is no plan")
             return code or 1
-        seconds, times = _node_seconds(args, run)
-        classes = run.classes(plan.cluster.replicas) if run is not None else ()
-        prediction = predict_step(plan, network, memory, replay, classes, seconds, args.repeat)
+        comparison = _compared(args, run, prediction) if args.compare else None
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
     data = _data(args, prediction, run) | {"times": times}
+    data |= {"comparison": comparison.as_data()} if comparison is not None else {}
     try:
         if args.out:
             write_text(Path(args.out), json.dumps(data, indent=1) + "\n")
     except OSError as error:
         err(f"hpcflow: {args.out} cannot be written: {error.strerror}")
         return 1
-    out(json.dumps(data, indent=1) if args.json else prediction_text(prediction, times))
+    text = prediction_text(prediction, times)
+    text += f"\n\n{comparison.as_text()}" if comparison is not None else ""
+    out(json.dumps(data, indent=1) if args.json else text)
     return 0
+
+
+def _predicted(
+    args: argparse.Namespace, run: MeasuredRun | None
+) -> tuple[StepPrediction | None, str, int]:
+    """The prediction, where the times of operations are from, and the script's exit code."""
+    network, replay = _network(args, run), _replay_settings(args, run)
+    plan, memory, code = _planned(args, run)
+    if code or plan is None:
+        return None, "", code
+    seconds, times = _node_seconds(args, run)
+    classes = run.classes(plan.cluster.replicas) if run is not None else ()
+    return predict_step(plan, network, memory, replay, classes, seconds, args.repeat), times, 0
+
+
+def _compared(
+    args: argparse.Namespace, run: MeasuredRun | None, given: StepPrediction
+) -> Comparison:
+    """The prediction with other values of settings."""
+    from hpcflow.cli.setting_comparison import compare
+
+    own = run.environment if run is not None else {}
+    settings = Settings.from_environ({**os.environ, **own, **chosen_settings(args)})
+    return compare(args, settings, given, lambda changed: _predicted(changed, run)[0])
 
 
 def prediction_text(prediction: StepPrediction, times: str) -> str:
