@@ -22,6 +22,7 @@ from hpcflow.cli import main as cli
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.report import page_charts, run_limits, run_page, run_view, wait_heat_map
 from hpcflow.report.html_elements import data_script, element
+from hpcflow.report.measured_steps import rows_of_paces
 from hpcflow.report.plan_file import write_plan
 from hpcflow.report.run_limits import Joint
 from hpcflow.report.server_limits import Servers
@@ -240,7 +241,7 @@ def pixels(uri: str) -> np.ndarray:
 def test_the_heat_map_shows_who_was_waited_for(tmp_path: Path) -> None:
     folder = Path(write(tmp_path / "run", 4, 64, 1000.0))
     paces(folder, [0.1, 0.1, 0.3, 0.1], [0.2, 0.2, 0.0, 0.2])
-    found = wait_heat_map.heat_map(run_view.rows_of_paces(folder / "paces.csv"))
+    found = wait_heat_map.heat_map(rows_of_paces(folder / "paces.csv"))
     assert found is not None and found.seconds == 10.0
     cells = pixels(wait_heat_map.png_uri(found.waiting, found.input))
     assert (cells[2] == 0).all() and (cells[[0, 1, 3]] == 16 * 10).all()  # 2/3 of 15 shades

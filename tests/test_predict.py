@@ -17,6 +17,7 @@ from hpcflow.cli.measured_run import MeasuredRun
 from hpcflow.cli.predict import _bandwidth, _latency
 from hpcflow.errors import DataError, LaunchError
 from hpcflow.report import run_prediction
+from hpcflow.report.measured_steps import measured_steps
 from tests.test_report import write
 
 ROOT = Path(__file__).parents[1]
@@ -252,16 +253,16 @@ def test_files_that_are_missing_are_named(tmp_path, capsys) -> None:
 
 def test_the_times_of_a_run_are_its_paces_without_the_first(tmp_path: Path) -> None:
     run = run_folder(tmp_path / "run")
-    found = run_prediction.measured_steps(run)
+    found = measured_steps(run)
     assert found.work == {0: [0.002] * 9, 1: [0.004] * 9}
     assert found.median == pytest.approx(0.004) and set(found.counts) == {4.0}
     (run / "paces.csv").unlink()
     with pytest.raises(DataError, match="no times of steps"):
-        run_prediction.measured_steps(run)
+        measured_steps(run)
     result = json.loads((run / "result.json").read_text())
     result |= {"work_seconds": [0.2, 0.4], "wait_seconds": [0.1, 0.1]}  # of 100 steps
     (run / "result.json").write_text(json.dumps(result))
-    assert run_prediction.measured_steps(run).steps == pytest.approx([0.003, 0.005])
+    assert measured_steps(run).steps == pytest.approx([0.003, 0.005])
 
 
 def test_a_run_has_the_speeds_of_its_workers_and_its_script_with_arguments(tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_a_run_on_two_workers_is_predicted_and_scored(script, tmp_path, mode) ->
     assert data["plan"] == manifest["plan"] == script_data["plan"]
     assert data["ranks"] == ranks and data["replicas"] == 2
     assert data["times"].startswith("measured in ")
-    measured = run_prediction.measured_steps(run).median
+    measured = measured_steps(run).median
     assert abs(math.log(data["step_seconds"]["median"] / measured)) < math.log(20)
     more = json.loads(hpcflow("predict", run, "--ranks", 2 * ranks, "--json").stdout)
     assert more["ranks"] == 2 * ranks and more["plan"] != data["plan"]

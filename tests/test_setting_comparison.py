@@ -97,7 +97,8 @@ def test_servers_are_more_ranks_at_the_same_number_of_workers(predict):
     assert steps[0] > data["step_seconds"]["median"] > steps[2]
     assert found["1"]["gain"]["median"] < 0 < found["4"]["gain"]["median"]
     assert found["4"]["rank_seconds"] == pytest.approx(12 * steps[2])
-    assert set(found["4"]["memory"]) == {"/job:worker/task:0", *(f"/job:ps/task:{i}" for i in range(4))}  # fmt: skip
+    tasks = {"/job:worker/task:0", *(f"/job:ps/task:{i}" for i in range(4))}
+    assert set(found["4"]["memory"]) == tasks
     assert "replicas" in rows(data, "dense")
     assert rows(data, "shard_bytes")["67108864"]["equal"]  # no variable is that large
     assert "bucket_bytes, overlap" in data["comparison"]["left_out"]

@@ -20,9 +20,9 @@ from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds, own_sec
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.serialization.plan_cache_key import UNRELATED_SETTINGS
 from hpcflow.ps import script_rules
+from hpcflow.report.measured_steps import measured_steps
 from hpcflow.report.run_comparison import script_words
 from hpcflow.report.run_directory_reader import FileFacts
-from hpcflow.report.run_prediction import measured_steps
 from hpcflow.runtime.device.device import Device
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.run_records import MANIFEST

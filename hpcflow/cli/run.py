@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 TAKES_SCRIPT = True
 LET_RANK_0_SPEAK_S = 2.0  # launchers end all ranks when one has failed
+JUDGED = {"bucket_bytes", "overlap"}  # settings of which `setting_advice` knows a better value
 ADD_FOLDER = "hpcflow_script_folder"  # -X option: Python was started with -P by hpcflow
 
 
@@ -323,9 +324,24 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
                 merge_trace(settings.trace, started)
             if code:  # mpirun's last line may be incomplete
                 err(f"\nhpcflow: {summary.last_lines(code)}")
+        if not code and settings.run_dir and JUDGED & settings.changed().keys():
+            if line := advice_line(settings.run_dir):
+                err(f"hpcflow: {line}")
         return code
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
+
+
+def advice_line(run_dir: str) -> str:
+    """The advice on a setting of a run whose ranks have ended, "" without one; raises nothing."""
+    from hpcflow.report.live_page import no_failure_of_the_job
+    from hpcflow.report.setting_advice import advice_of
+
+    lines = []
+    with no_failure_of_the_job("the advice on settings"):
+        advice = advice_of(Path(run_dir), is_over=True)
+        lines += [advice.text(run_dir)] if advice is not None else []
+    return "".join(lines)
 
 
 def merge_trace(name: str, since: float) -> None:

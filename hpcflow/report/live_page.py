@@ -59,7 +59,7 @@ class LivePage:
     def _write_plan(self) -> None:
         plan, self._plan = self._plan, None
         if plan is not None:
-            with _no_failure_of_the_job(PLAN):
+            with no_failure_of_the_job(PLAN):
                 from hpcflow.report.plan_file import write_plan
 
                 write_plan(self._folder, plan)
@@ -71,7 +71,7 @@ def write_last_page(folder: Path) -> None:
 
 
 def _write(folder: Path, is_over: bool) -> None:
-    with _no_failure_of_the_job(NAME):
+    with no_failure_of_the_job(NAME):
         from hpcflow.report.run_page import page_of  # not before: training ranks start with less
 
         refresh_s = 0 if is_over else REFRESH_S
@@ -80,7 +80,7 @@ def _write(folder: Path, is_over: bool) -> None:
 
 
 @contextlib.contextmanager
-def _no_failure_of_the_job(name: str) -> Iterator[None]:
+def no_failure_of_the_job(name: str) -> Iterator[None]:
     """Log what prevents a file, which does not concern the training."""
     try:
         yield

@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
 from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import DataError
 from hpcflow.platform.terminal_escaping import escape_line
+from hpcflow.report.measured_steps import measured_steps
 from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.report.run_summary import RESULT
 from hpcflow.report.run_tables import table
-from hpcflow.report.run_view import rows_of_paces
-from hpcflow.train.run_records import MANIFEST, PACES
+from hpcflow.train.run_records import MANIFEST
 
 NAME = "prediction.json"  # in a run directory, it is scored without being asked for
 FORMAT = "hpcflow-prediction-1"
 TIMES = {"median": float, "p90": float, "low": float, "high": float}
-
-
-@dataclasses.dataclass(frozen=True)
-class MeasuredSteps:
-    """Seconds of a run's steps; `work`, by worker, is the part without waiting for other ranks.
-
-    The elements of the lists are means of some steps of a worker, `counts` says of how many.
-    """
-
-    steps: list[float]
-    work: dict[int, list[float]]
-    counts: list[float]
-
-    @property
-    def median(self) -> float:
-        """The median time of a step."""
-        return statistics.median(self.steps)
-
-
-def measured_steps(folder: Path) -> MeasuredSteps:
-    """What a run says of its steps: the rows of paces.csv, or the sums in result.json.
-
-    The first row of a worker is left out if it has more, because its first steps prepare the
-    others. Errors: DataError if the run says nothing.
-    """
-    by_worker: dict[int, list[tuple[float, float, float]]] = {}
-    for row in rows_of_paces(folder / PACES):
-        if "worker" not in row:  # of a server
-            continue
-        pace = row["work"], row["wait"], row.get("steps", 1.0)
-        by_worker.setdefault(int(row["worker"]), []).append(pace)
-    by_worker = {worker: rows[1:] or rows for worker, rows in by_worker.items()}
-    by_worker = by_worker or _totals(folder)
-    if not by_worker:
-        raise DataError(
-            f"{folder} has no times of steps",
-            hint="give the folder of a run that has trained by TrainingSession.step",
-        )
-    rows = [row for paces in by_worker.values() for row in paces]
-    return MeasuredSteps(
-        [work + wait for work, wait, _ in rows],
-        {worker: [work for work, _, _ in paces] for worker, paces in by_worker.items()},
-        [count for _, _, count in rows],
-    )
-
-
-def _totals(folder: Path) -> dict[int, list[tuple[float, float, float]]]:
-    """Work and waiting in a mean step of each worker, and its steps; {} without a result."""
-    result = FileFacts(folder / RESULT, [])
-    work, waits = (result.get(f"{name}_seconds", [float], []) for name in ("work", "wait"))
-    counts = result.get("steps", [int], [])
-    rows = list(zip(work, waits, counts, strict=False))
-    return {i: [(a / n, b / n, float(n))] for i, (a, b, n) in enumerate(rows) if n}
 
 
 def score_text(folder: Path, file: Path) -> str:

@@ -18,6 +18,7 @@ from hpcflow.platform.record_files import read_json_object
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
 from hpcflow.report.job_accounting import Usage, ask_sacct, job_id, usage_of
+from hpcflow.report.measured_steps import rows_of_paces
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import events_of
 from hpcflow.report.run_limits import Limit, limits, start_limit
@@ -25,10 +26,9 @@ from hpcflow.report.run_summary import RESULT, SERVERS, RunSummary, load
 from hpcflow.report.run_tables import bytes_text
 from hpcflow.report.server_limits import Cause, Servers, cause
 from hpcflow.report.wait_heat_map import HeatMap, heat_map
-from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL, read_rows
+from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL
 
-PACE_COLUMNS = ("seconds", "step", "work", "wait")  # of each row
-MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
+MOST_VALUE = 1e15  # of profile.json: more is damage
 ROWS_OF_PACE = 200  # of metrics.csv, for the time that is left
 HIDDEN = "(hidden)"
 PROFILE = "profile.json"
@@ -245,11 +245,27 @@ class RunView:
         compiled = self.result.get("compile", [{}], [])
         return start_limit(self.run.seconds, self.run.seconds_to_first_step, compiled)
 
+    @functools.cached_property
+    def setting_limit(self) -> Limit | None:
+        """A setting that was set by hand and costs more than its default, by the model."""
+        from hpcflow.report.setting_advice import advice_of
+
+        try:
+            advice = advice_of(self.folder)
+        except HpcflowError:  # the summary of the run names the file
+            return None
+        if advice is None:
+            return None
+        seconds = (advice.measured - advice.predicted) * self.run.steps
+        remedy = f"leave {advice.setting} out; `hpcflow predict --compare` tries other values"
+        where = HIDDEN if self.redacted else str(self.folder)
+        return Limit(seconds, "settings", advice.text(where), remedy)
+
     @property
     def all_limits(self) -> list[Limit]:
-        """What limits the run, and its start, largest first."""
-        start = self.start_limit
-        return sorted([*self.limits, *([] if start is None else [start])], reverse=True)
+        """What limits the run, its start, and its settings, largest first."""
+        others = [one for one in (self.start_limit, self.setting_limit) if one is not None]
+        return sorted([*self.limits, *others], reverse=True)
 
     @property
     def limit_lines(self) -> list[str]:
@@ -299,28 +315,6 @@ class RunView:
             )
             texts.append(f" received {received}/s and sent {sent}/s")
         return texts
-
-
-def rows_of_paces(path: Path) -> list[dict[str, float]]:
-    """The rows of paces.csv since the last start, of workers and servers; [] if there are none."""
-    rows: list[dict[str, float]] = []
-    try:
-        for words in read_rows(path):
-            try:
-                row = {name: float(text) for name, text in words.items() if text != ""}
-            except ValueError:
-                continue
-            if not all(0 <= row.get(name, -1.0) < MOST_VALUE for name in PACE_COLUMNS):
-                continue
-            rank = row.get("worker", row.get("server", -1.0))
-            if not 0 <= rank < MOST_WORKERS or rank != int(rank):
-                continue
-            if rows and row["seconds"] < rows[-1]["seconds"]:
-                rows.clear()  # a later start
-            rows.append(row)
-    except HpcflowError:
-        return []
-    return rows
 
 
 def json_of(path: Path) -> Mapping[str, Any]:

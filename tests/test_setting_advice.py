@@ -1,0 +1,216 @@
+"""The line about a setting that was set by hand: after a run, in its report, and on its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hpcflow as hf
+from hpcflow.cli import main as cli
+from hpcflow.cli.plan import plans_of
+from hpcflow.cli.run import advice_line
+from hpcflow.report.plan_file import write_plan
+from hpcflow.report.setting_advice import advice_of
+from hpcflow.settings import Settings
+from tests.test_report import write
+
+ROOT = Path(__file__).parents[1]
+LAYERS, WIDTH = 30, 8
+SCRIPT = """
+import sys
+import numpy as np
+import hpcflow as hf
+
+layers, width, steps = map(int, sys.argv[1:4])
+x = hf.placeholder(hf.float32, [None, width], name="x")
+y = x
+for i in range(layers):
+    w = hf.Variable(np.eye(width, dtype="f4"), name=f"w{i}")
+    y = hf.nn.relu(hf.matmul(y, w))
+loss = hf.reduce_mean(y)
+train = hf.train.GradientDescentOptimizer(0.01).minimize(loss)
+data = hf.data.Dataset({x: np.ones((256, width), "f4")}, batch=32, seed=1)
+with hf.train.TrainingSession() as session:
+    for step, batch in enumerate(data.epochs(100000)):
+        session.step([loss, train], batch)
+        if step == steps:
+            break
+    session.result()
+if "fails" in sys.argv:
+    raise SystemExit(7)
+"""
+SLOW = {
+    "format": "hpcflow-topology-1",
+    "memory_latency_s": 2e-3,
+    "racks": [{"nodes": [{"ranks": 2}]}],
+}
+
+
+@pytest.fixture
+def finished(tmp_path: Path):
+    """A function that makes the folder of a run on two nodes.
+
+    Its workers waited `wait` seconds of a step and worked 0.002 seconds, by `count` rows of each.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+
+    def make(
+        wait: float, count: int = 12, latency: float = 1e-4, width: int = WIDTH, **settings: Any
+    ) -> Path:
+        folder = tmp_path / "run"
+        nodes = {"latency_s": latency, "racks": [{"nodes": [{"count": 2, "bytes_per_s": 1e9}]}]}
+        (tmp_path / "topology.json").write_text(
+            json.dumps({"format": "hpcflow-topology-1"} | nodes)
+        )
+        settings = {"topology": str(tmp_path / "topology.json"), **settings}
+        words = [str(LAYERS), str(width), "1"]
+        chosen = Settings(**settings)
+        with hf.Graph().as_default():
+            plans, _, code = plans_of(str(script), words, 2, chosen)
+        assert code == 0
+        told = {name: str(value) for name, value in vars(chosen).items()}
+        manifest = {"mode": "collective", "settings": told, "folder": str(tmp_path)}
+        write(folder, 2, 64, 20_000.0, manifest=manifest)
+        rows = ["seconds,step,worker,steps,work,wait,samples"]
+        rows += [f"{i},{i},{w},4,0.002,{wait},32" for i in range(count) for w in (0, 1)]
+        (folder / "paces.csv").write_text("\n".join(rows) + "\n")
+        write_plan(folder, plans[-1][0])
+        return folder
+
+    return make
+
+
+def test_small_buckets_cost_a_latency_each(finished) -> None:
+    """Between two nodes a sum takes two latencies: 30 sums, or one by the topology."""
+    folder = finished(0.006, bucket_bytes=1)
+    advice = advice_of(folder)
+    assert advice is not None
+    assert (advice.setting, advice.given) == ("bucket_bytes", "1")
+    assert advice.default == "220000 by the topology"
+    assert advice.measured == pytest.approx(0.008)
+    # all sums but those hidden behind the backward pass: at most its 2 ms
+    assert 29 * 2e-4 - 0.002 < advice.measured - advice.predicted < 29 * 2e-4
+    line = advice_line(str(folder))
+    assert line == advice.text(str(folder))
+    assert line.startswith("bucket_bytes=1 was set by hand: the model predicts ")
+    assert f"instead of 8 ms a step with the default {advice.default}" in line
+    assert line.endswith(f"(hpcflow predict --compare {folder})")
+
+
+def test_no_more_is_saved_than_the_ranks_have_waited(finished) -> None:
+    advice = advice_of(finished(0.001, bucket_bytes=1, latency=1.0))
+    assert advice is not None
+    assert 0.9 * 0.001 < advice.measured - advice.predicted <= 0.001
+
+
+def test_without_overlap_the_backward_pass_hides_no_transfer(finished) -> None:
+    """30 gradients of 1 MB: 30 ms of transfer after 2 ms of work, or beside most of it."""
+    folder = finished(0.032, latency=1e-6, width=512, overlap=False, topology="")
+    assert advice_of(folder) is None  # on a fast network 3 ms at most, of which 2 can be hidden
+    # by a slow one the gain is bounded by the work, 2 of 34 ms
+    (folder / "paces.csv").write_text(
+        "seconds,step,worker,steps,work,wait,samples\n"
+        + "".join(f"{i},{i},{w},4,0.004,0.004,32\n" for i in range(12) for w in (0, 1))
+    )
+    advice = advice_of(folder)
+    assert advice is not None and (advice.setting, advice.given) == ("overlap", "0")
+    assert advice.default == "1"
+    assert 0.8e-3 < advice.measured - advice.predicted < 3e-3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"topology": ""},
+        {"threads": 1},
+        {"bucket_bytes": 10**7},  # as good as the default
+        {"bucket_bytes": 1, "topology": ""},  # it costs a few microseconds on a fast network
+        {"bucket_bytes": 1, "latency": 1e-6},
+        {"bucket_bytes": 1, "wait": 1e-4},  # less than a tenth of a step
+        {"bucket_bytes": 1, "count": 5},  # a short run: four rows without the first
+    ],
+)
+def test_a_run_without_a_sure_gain_has_no_line(finished, settings) -> None:
+    folder = finished(settings.pop("wait", 0.006), **settings)
+    assert advice_of(folder) is None and advice_line(str(folder)) == ""
+
+
+def _failed(folder: Path) -> None:
+    (folder / "failure.json").write_text(json.dumps({"kind": "death", "rank": 1, "cause": "x"}))
+
+
+def _died(folder: Path) -> None:
+    _changed(folder, finished=False)
+
+
+def _changed(folder: Path, **more: Any) -> None:
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | more))
+
+
+SPOILT = {
+    "failed": _failed,
+    "died": _died,
+    "of servers": lambda folder: _changed(folder, mode="ps"),
+    "without a plan": lambda folder: (folder / "plan.json").unlink(),
+    "with a damaged plan": lambda folder: (folder / "plan.json").write_text('{"format": 3}'),
+    "without paces": lambda folder: (folder / "paces.csv").unlink(),
+    "with a damaged manifest": lambda folder: (folder / "manifest.json").write_text("{"),
+    "without its topology": lambda folder: (folder.parent / "topology.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_a_run_that_cannot_be_judged_has_no_line_and_no_error(finished, how, capsys) -> None:
+    folder = finished(0.006, bucket_bytes=1)
+    assert advice_line(str(folder))
+    SPOILT[how](folder)
+    assert advice_line(str(folder)) == ""
+    cli.main(["report", str(folder)])
+    told = capsys.readouterr()
+    assert "was set by hand" not in told.out and "Traceback" not in told.err
+
+
+def test_the_report_and_the_page_show_it(finished, tmp_path, capsys) -> None:
+    folder = finished(0.006, bucket_bytes=1)
+    assert cli.main(["report", str(folder)]) == 0
+    assert capsys.readouterr().out.count("settings: bucket_bytes=1 was set by hand") == 1
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(folder), "--html", str(page), "--redact"]) == 0
+    assert "was set by hand: the model predicts" in page.read_text()
+    assert str(folder) not in page.read_text()
+
+
+@pytest.mark.slow
+def test_after_a_run_the_launcher_prints_one_line_if_it_ended_well(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "slow.json").write_text(json.dumps(SLOW))
+
+    def run(name: str, code: int, *words: str, more: tuple[str, ...] = ()) -> str:
+        command = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--set=topology=slow.json"]
+        command += [*words, f"--run-dir={name}", "train.py", "60", "8", "800", *more]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False,
+                              cwd=tmp_path, env=env)  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr
+
+    told = run("bad", 0, "--set=bucket_bytes=1")
+    assert told.count("was set by hand") == 1
+    line = told.strip().splitlines()[-1]
+    assert line.startswith("hpcflow: bucket_bytes=1 was set by hand: the model predicts")
+    assert line.endswith("(hpcflow predict --compare bad)")
+    assert "was set by hand: the model" in (tmp_path / "bad" / "report.html").read_text()
+    assert "was set by hand" not in run("usual", 0)
+    failed = run("failed", 7, "--set=bucket_bytes=1", more=("fails",))
+    assert "was set by hand" not in failed
+    (tmp_path / "bad" / "plan.json").unlink()  # written by the page of a run
+    assert "was set by hand" not in run("bare", 0, "--set=bucket_bytes=1", "--set=page=0")
