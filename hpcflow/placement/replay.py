@@ -1,10 +1,13 @@
-"""Replay: a discrete-event simulation of tasks on resources and of messages through ports.
+"""Replay: a discrete-event simulation of steps on resources and of messages through ports.
+
+All steps have the same tasks, so a task is a number in its step, and what it does is a list by
+this number (`StepTasks`). Only its seconds differ from step to step.
 
 A *resource* runs one task at a time, in the order in which they become ready. A *port* is one
-direction of a network card, an uplink or a memory. It divides its bandwidth equally among the
-messages in it (processor sharing). A message has arrived when its bytes have passed all its ports,
-and its latency after that. Ports do not wait for each other, as if a switch had unlimited buffers:
-a message that is slow in one port takes its equal share of the other.
+direction of a network card, an uplink, a memory or a storage. It divides its bandwidth equally
+among the messages in it (processor sharing). A message has arrived when its bytes have passed all
+its ports, and its latency after that. Ports do not wait for each other, as if a switch had
+unlimited buffers: a message that is slow in one port takes its equal share of the other.
 
 A message may stand for several equal ones that start together: its *weight* in a port is how many
 of them pass it, each of `nbytes`.
@@ -12,9 +15,11 @@ of them pass it, each of `nbytes`.
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import heapq
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,135 +27,184 @@ import numpy as np
 
 from hpcflow.errors import PlacementError
 
-_END, _PORT = 0, 1  # kinds of events
+_WORKED, _ENDED, _PORT = 0, 1, 2  # kinds of events
 _ROUNDING = 1e-9  # of the bytes of a message: what is left of it is rounding
 
 
-class Task(NamedTuple):
-    """Work on a resource, a message, or a point in time if it has neither.
+class Route(NamedTuple):
+    """A message: `nbytes` pass each of `ports` (port, weight); `delay` seconds follow.
 
-    It begins when all tasks in `after` have ended. With `needed` it begins when tasks in `after`
-    with weights, `weights`, of this sum have ended. It takes `seconds` on `resource` (or without
-    one), then `nbytes` pass each of `ports` (port, weight); `delay` follows.
+    The first port is the one that the message is expected to leave last: only it has events.
     """
 
-    after: tuple[int, ...] = ()
-    resource: int = -1
-    seconds: float = 0.0
-    nbytes: float = 0.0
-    ports: tuple[tuple[int, float], ...] = ()
-    delay: float = 0.0
-    needed: float = 0.0
-    weights: tuple[float, ...] = ()
+    nbytes: float
+    ports: tuple[tuple[int, float], ...]
+    delay: float
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTasks:
+    """The tasks of a step, by number: work on a resource, messages, or points in time.
+
+    A task takes its seconds on `resources[i]` (-1: without one), then it is sent on `routes[i]`.
+    When it has ended, `weights[i]` is taken off what is missing for task `i + k` to begin, for each
+    k of `users[i]`, in ascending order. Task j of the next step is `j + len(users)`.
+    """
+
+    users: list[list[int]]
+    weights: list[float]
+    resources: list[int]
+    routes: list[Route | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """When each task ended, and how long each resource and each port was busy."""
+    """When each task of each step ended, and how long each resource and each port was busy."""
 
     ends: np.ndarray
     resource_busy: np.ndarray
     port_busy: np.ndarray
 
 
-def replay(tasks: Sequence[Task], resources: int, bandwidths: Sequence[float]) -> Times:
-    """Run the tasks; `bandwidths` are bytes per second of the ports.
+def replay(
+    tasks: StepTasks,
+    seconds: np.ndarray,
+    missing: np.ndarray,
+    starts: Sequence[tuple[int, float]],
+    resources: int,
+    bandwidths: Sequence[float],
+) -> Times:
+    """Run the steps; `bandwidths` are bytes per second of the ports.
 
+    `seconds[s, i]` and `missing[s, i]` are of task i in step s. A task begins when nothing is
+    missing. `starts` are tasks of a step before the first, and when they end.
     Errors: PlacementError if a task never begins, because its predecessors form a cycle or their
     weights are less than it needs, and for a bandwidth that is not positive.
     """
     if any(not rate > 0 for rate in bandwidths):
         raise PlacementError("the bandwidth of a port must be positive")
-    return _Replay(tasks, resources, bandwidths).run()
+    return _Replay(tasks, seconds, missing, resources, bandwidths).run(starts)
 
 
 class _Port:
     """A port with processor sharing.
 
     `served` is how many bytes each message that was there from the start has passed (the virtual
-    time of the queue). A message that enters at `served` v leaves at v + nbytes.
+    time of the queue). A message that enters at `served` v leaves at v + nbytes. `told` are the
+    messages whose end is an event; the others leave when somebody looks.
     """
 
-    __slots__ = ("bandwidth", "busy", "changed", "leaving", "served", "version", "weight")
+    __slots__ = ("bandwidth", "busy", "changed", "expected", "inside", "leaving", "served", "told",
+                 "weight")  # fmt: skip
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth = bandwidth
         self.weight = self.served = self.changed = self.busy = 0.0
-        self.version = 0
         self.leaving: list[tuple[float, int, float]] = []  # served at the end, task, weight
-
-    def advance(self, now: float) -> None:
-        """Serve until now."""
-        if self.weight:
-            self.served += (now - self.changed) * self.bandwidth / self.weight
-            self.busy += now - self.changed
-        self.changed = now
+        self.inside: set[int] = set()
+        self.told: set[int] = set()
+        self.expected = math.inf  # the time of its event
 
     def next_end(self) -> float:
         """When the next message leaves, if none comes before."""
-        left = max(0.0, self.leaving[0][0] - self.served)
-        return self.changed + left * self.weight / self.bandwidth
+        left = self.leaving[0][0] - self.served
+        return self.changed + left * self.weight / self.bandwidth if left > 0 else self.changed
+
+    def catch_up(self, now: float) -> None:
+        """Serve until now; messages leave of which nobody is told."""
+        while self.leaving:
+            end = self.next_end()
+            if end > now or self.told:  # those have events
+                self.served += (now - self.changed) * self.bandwidth / self.weight
+                self.busy += now - self.changed
+                break
+            self.leave(end)
+        self.changed = now
+
+    def leave(self, now: float) -> list[int]:
+        """Let the next message leave, and those that end with it; returns those that are told."""
+        self.busy += now - self.changed
+        self.changed = now
+        self.served = max(self.served, self.leaving[0][0])
+        told = []
+        limit = self.served * (1 + _ROUNDING)
+        while self.leaving and self.leaving[0][0] <= limit:
+            _, number, weight = heapq.heappop(self.leaving)
+            self.weight -= weight
+            self.inside.discard(number)
+            if number in self.told:
+                self.told.discard(number)
+                told.append(number)
+        if not self.leaving:
+            self.weight = self.served = 0.0
+        return told
 
 
 class _Replay:
-    """The state of a replay."""
+    """The state of a replay. Task i of step s has the number (s + 1) * size + i."""
 
-    def __init__(self, tasks: Sequence[Task], resources: int, bandwidths: Sequence[float]) -> None:
-        self.tasks = tasks
-        self.ends = [np.nan] * len(tasks)
+    def __init__(
+        self,
+        tasks: StepTasks,
+        seconds: np.ndarray,
+        missing: np.ndarray,
+        resources: int,
+        bandwidths: Sequence[float],
+    ) -> None:
+        self.tasks, self.size = tasks, len(tasks.users)
+        before = np.full(self.size, np.inf)
+        self.missing = array.array("d", np.append(before, missing).tobytes())
+        self.seconds = array.array("d", np.append(before, seconds).tobytes())
+        self.ends = array.array("d", np.full(len(self.missing), np.nan).tobytes())
         self.ports = [_Port(rate) for rate in bandwidths]
         self.queues: list[collections.deque[int]] = [collections.deque() for _ in range(resources)]
         self.is_free = [True] * resources
         self.busy = [0.0] * resources
-        self.missing = [task.needed or float(len(task.after)) for task in tasks]
-        self.in_ports = [len(task.ports) for task in tasks]
-        self.users: list[list[tuple[int, float]]] = [[] for _ in tasks]
-        for number, task in enumerate(tasks):
-            weights = task.weights or (1.0,) * len(task.after)
-            for before, weight in zip(task.after, weights, strict=True):
-                self.users[before].append((number, weight))
-        self.events: list[tuple[float, int, int, int, int]] = []
+        self.in_ports: dict[int, int] = {}  # message -> ports in which it is known to be
+        self.events: list[tuple[float, int, int, int]] = []
         self.over: collections.deque[int] = collections.deque()  # tasks that end now
         self.count = 0
 
-    def run(self) -> Times:
+    def run(self, starts: Sequence[tuple[int, float]]) -> Times:
         """Handle all events."""
-        now = 0.0
-        for number, missing in enumerate(self.missing):
-            if missing <= 0:
-                self._begin(number, now)
-        while self.events or self.over:
-            if self.over:
-                self._end(self.over.popleft(), now)
+        for number, time in starts:
+            self._push(time, _ENDED, number)
+        now, first = 0.0, self.size
+        for number in (np.flatnonzero(np.array(self.missing[first:]) <= 0) + first).tolist():
+            self._begin(number, now)
+        events, over, end, pop = self.events, self.over, self._end, heapq.heappop
+        while events or over:
+            if over:
+                end(over.popleft(), now)
                 continue
-            now, _, kind, which, version = heapq.heappop(self.events)
-            if kind == _PORT:
-                if version == self.ports[which].version:
-                    self._serve(which, now)
-            elif version:
-                self._end(which, now)
-            else:
+            now, _, kind, which = pop(events)
+            if kind == _ENDED:
+                end(which, now)
+            elif kind == _WORKED:
                 self._worked(which, now)
-        ends = np.array(self.ends)
+            else:
+                self._serve(which, now)
+        ends = np.array(self.ends)[first:].reshape(-1, self.size)
         if np.isnan(ends).any():
             stuck = int(np.isnan(ends).argmax())
             raise PlacementError(
                 f"task {stuck} of the replay never begins",
                 hint="its predecessors form a cycle, or their weights are less than it needs",
             )
+        for port in self.ports:
+            port.catch_up(now)
         busy = [port.busy for port in self.ports]
         return Times(ends, np.array(self.busy), np.array(busy))
 
-    def _push(self, time: float, kind: int, which: int, version: int) -> None:
+    def _push(self, time: float, kind: int, which: int) -> None:
         self.count += 1
-        heapq.heappush(self.events, (time, self.count, kind, which, version))
+        heapq.heappush(self.events, (time, self.count, kind, which))
 
     def _begin(self, number: int, now: float) -> None:
-        task = self.tasks[number]
-        resource = task.resource
+        resource = self.tasks.resources[number % self.size]
         if resource < 0:
-            if task.seconds:
-                self._push(now + task.seconds, _END, number, 0)
+            if seconds := self.seconds[number]:
+                self._push(now + seconds, _WORKED, number)
             else:
                 self._worked(number, now)
         elif self.is_free[resource]:
@@ -159,58 +213,91 @@ class _Replay:
             self.queues[resource].append(number)
 
     def _occupy(self, resource: int, number: int, now: float) -> None:
-        seconds = self.tasks[number].seconds
+        seconds = self.seconds[number]
         self.is_free[resource] = False
         self.busy[resource] += seconds
-        self._push(now + seconds, _END, number, 0)
+        self._push(now + seconds, _WORKED, number)
 
     def _worked(self, number: int, now: float) -> None:
         """The seconds of a task are over; its bytes, if it has any, enter the ports."""
-        task = self.tasks[number]
-        if task.resource >= 0:
-            queue = self.queues[task.resource]
-            self.is_free[task.resource] = True
+        task = number % self.size
+        resource = self.tasks.resources[task]
+        if resource >= 0:
+            queue = self.queues[resource]
+            self.is_free[resource] = True
             if queue:
-                self._occupy(task.resource, queue.popleft(), now)
-        if not task.ports or not task.nbytes:
-            if task.delay:
-                self._push(now + task.delay, _END, number, 1)
-            else:
-                self.over.append(number)
-            return
-        for which, weight in task.ports:
+                self._occupy(resource, queue.popleft(), now)
+        route = self.tasks.routes[task]
+        if route is None:
+            self.over.append(number)
+        elif route.nbytes and route.ports:
+            self._enter(number, route, now)
+        elif route.delay:
+            self._push(now + route.delay, _ENDED, number)
+        else:
+            self.over.append(number)
+
+    def _enter(self, number: int, route: Route, now: float) -> None:
+        """Let a message enter its ports."""
+        for place, (which, weight) in enumerate(route.ports):
             port = self.ports[which]
-            port.advance(now)
+            port.catch_up(now)
             port.weight += weight
-            heapq.heappush(port.leaving, (port.served + task.nbytes, number, weight))
-            self._expect(which)
+            heapq.heappush(port.leaving, (port.served + route.nbytes, number, weight))
+            port.inside.add(number)
+            if place == 0:
+                port.told.add(number)
+            if port.told:
+                self._expect(which)
+        self.in_ports[number] = 1
 
     def _expect(self, which: int) -> None:
-        """Plan the next message that leaves a port."""
+        """Plan the next message that leaves a port, unless an earlier event will look at it."""
         port = self.ports[which]
-        port.version += 1
-        if port.leaving:
-            self._push(port.next_end(), _PORT, which, port.version)
+        end = port.next_end()
+        if end < port.expected:
+            port.expected = end
+            self._push(end, _PORT, which)
 
     def _serve(self, which: int, now: float) -> None:
-        """Let the messages leave that have passed a port."""
+        """Let the messages leave that have passed a port, unless others have come since."""
         port = self.ports[which]
-        port.advance(now)
-        port.served = max(port.served, port.leaving[0][0])
-        while port.leaving and port.leaving[0][0] <= port.served * (1 + _ROUNDING):
-            _, number, weight = heapq.heappop(port.leaving)
-            port.weight = port.weight - weight if port.leaving else 0.0
-            self.in_ports[number] -= 1
-            if not self.in_ports[number]:
-                self._push(now + self.tasks[number].delay, _END, number, 1)
-        if not port.leaving:
-            port.served = 0.0
-        self._expect(which)
+        if port.expected != now:
+            return  # an earlier event has replaced this one
+        port.expected = math.inf
+        if port.told and port.next_end() <= now:
+            for number in port.leave(now):
+                self._passed(number, now)
+        if port.told:
+            self._expect(which)
+
+    def _passed(self, number: int, now: float) -> None:
+        """A message has passed a port: it has arrived, or is watched in the others."""
+        route = self.tasks.routes[number % self.size]
+        assert route is not None
+        self.in_ports[number] -= 1
+        if not self.in_ports[number]:
+            for which, _ in route.ports:
+                port = self.ports[which]
+                port.catch_up(now)
+                if number in port.inside:
+                    port.told.add(number)
+                    self.in_ports[number] += 1
+                    self._expect(which)
+        if not self.in_ports[number]:
+            del self.in_ports[number]
+            self._push(now + route.delay, _ENDED, number)
 
     def _end(self, number: int, now: float) -> None:
         self.ends[number] = now
-        for user, weight in self.users[number]:
-            before = self.missing[user]
-            self.missing[user] = before - weight
-            if before > 0 >= self.missing[user]:
+        tasks, missing = self.tasks, self.missing
+        task = number % self.size
+        weight = tasks.weights[task]
+        for step in tasks.users[task]:
+            user = number + step
+            if user >= len(missing):
+                return
+            before = missing[user]
+            missing[user] = before - weight
+            if before > 0 >= before - weight:
                 self._begin(user, now)

@@ -7,7 +7,7 @@ import pytest
 
 from hpcflow.errors import PlacementError
 from hpcflow.placement.network import Network
-from hpcflow.placement.replay import Task, replay
+from tests.placement.replay_by_tasks import Task, replay
 
 
 def test_two_ranks_and_one_message() -> None:
