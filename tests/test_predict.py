@@ -63,6 +63,16 @@ def hpcflow(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+def topology_file(folder: Path, *racks: dict[str, Any]) -> str:
+    """A topology of racks of 4 nodes with 2 ranks each."""
+    nodes = {"count": 4, "ranks": 2, "bytes_per_s": 1e9}
+    rows = [{"nodes": [nodes], **rack} for rack in racks]
+    (folder / "topology.json").write_text(
+        json.dumps({"format": "hpcflow-topology-1", "racks": rows})
+    )
+    return str(folder / "topology.json")
+
+
 NUMBERS = ["steps_per_second", "samples_per_second", "one_rank_step_seconds", "efficiency"]
 
 
@@ -133,6 +143,43 @@ def test_a_slower_network_takes_longer_and_the_text_says_what_limits(script: Pat
     assert "memory of /job:worker/task:0" in slow
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        ([], "collectives, by the uplink of rack 1"),
+        (["--ps", 4], "uplink of rack 1 (out)"),
+        (["--ps", 4, "--sync", "all"], "uplink of rack 1 (out)"),
+        (["--storage", "1kB/s"], "storage"),
+    ],
+)
+def test_the_limit_of_a_topology_is_named(script, tmp_path, words, limit) -> None:
+    """4 ranks of 5 work behind the narrow uplink, and half of the servers are not there."""
+    racks = [{"uplink_bytes_per_s": 1e9}, {"uplink_bytes_per_s": 1e5}]
+    file = topology_file(tmp_path, *racks)
+    data = json.loads(hpcflow("predict", "--topology", file, "--json", *words, script).stdout)
+    assert data["limit"] == limit or data["limit"].replace("out", "in") == limit.replace(
+        "out", "in"
+    )
+    assert data["ranks"] == 16 and data["network"]["topology"] == file
+    assert data["network"]["nodes"] == 8 and data["network"]["racks"] == 2
+    assert (data["storage"] is None) == ("--storage" not in words)
+
+
+@pytest.mark.slow
+def test_saves_make_the_rate_lower(script: Path) -> None:
+    words = ["predict", "--json", "--storage", "1MB/s", script, "--width", 512]
+    rates = [
+        json.loads(hpcflow(*words[:2], *more, *words[2:]).stdout)
+        for more in ([], ["--save-every", 1000], ["--save-every", 1])
+    ]
+    never, seldom, often = (one["steps_per_second"] for one in rates)
+    assert never > seldom > often
+    nbytes = (512 * 512 + 512 + 512 * 10 + 10) * 4
+    assert 1 / often == pytest.approx((nbytes + 64 * 513 * 4) / 1e6, rel=0.05)
+    assert rates[2]["storage"] == {"bandwidth": 1e6, "save_every": 1}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -150,13 +197,24 @@ def test_a_slower_network_takes_longer_and_the_text_says_what_limits(script: Pat
         (["--noise", "nan", "SCRIPT"], "--noise nan"),
         (["--ranks-per-node", "0", "SCRIPT"], "--ranks-per-node"),
         (["--set", "nonsense=1", "SCRIPT"], "there is no such setting"),
+        (
+            ["--topology", "TOPOLOGY", "--latency", "1us", "--cores", "2", "SCRIPT"],
+            "--latency, --cores both describe the network",
+        ),
+        (["--topology", "TOPOLOGY", "--ranks", "5", "SCRIPT"], "describes 8 ranks"),
+        (["--topology", "nowhere.json", "SCRIPT"], "no file of a topology at nowhere.json"),
+        (["--topology", "TOPOLOGY", "--ps", "8", "SCRIPT"], "leaves no worker"),
+        (["--storage", "much", "SCRIPT"], "--storage much: this is no bandwidth"),
+        (["--save-every", "5", "SCRIPT"], "--save-every 5 without the file system"),
+        (["--save-every", "-1", "--storage", "1GB/s", "SCRIPT"], "--save-every -1"),
         (["FOLDER"], "manifest.json does not name a script"),
         (["FOLDER", "--width", "2"], "is a run, whose script has its arguments"),
     ],
 )
 def test_wrong_arguments_are_named(words, message, script, tmp_path, capsys) -> None:
     (tmp_path / "empty").mkdir()
-    places = {"SCRIPT": str(script), "FOLDER": str(tmp_path / "empty")}
+    topology = topology_file(tmp_path, {"uplink_bytes_per_s": 1e9})
+    places = {"SCRIPT": str(script), "FOLDER": str(tmp_path / "empty"), "TOPOLOGY": topology}
     assert cli.main(["predict", *(places.get(word, word) for word in words)]) == 2
     assert message in capsys.readouterr().err
 

@@ -23,16 +23,19 @@ from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.durations import Seconds
+from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.job_replay import JobSettings
 from hpcflow.placement.network import Network
+from hpcflow.placement.topology import Topology, read_topology
 from hpcflow.plan.cost.memory_estimate import predict_memory
 from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds
-from hpcflow.plan.cost.step_prediction import StepPrediction, predict_step
+from hpcflow.plan.cost.step_prediction import StepPrediction, Storage, predict_step
+from hpcflow.plan.distribution.task_assignment import assign_tasks
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.listing.plan_text import format_bytes, format_table
 from hpcflow.ps import script_rules
-from hpcflow.settings import Settings
+from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.result_files import versions, write_text
 
 if TYPE_CHECKING:
@@ -53,20 +56,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument(
         "--bandwidth",
-        default="12.5GB/s",
         metavar="RATE",
         help="of a node's network card, each way (12.5GB/s)",
     )
-    parser.add_argument("--latency", default="5us", metavar="TIME", help="of a message (5us)")
-    parser.add_argument(
-        "--memory-bandwidth", default="20GB/s", metavar="RATE", help="within a node (20GB/s)"
-    )
+    parser.add_argument("--latency", metavar="TIME", help="of a message (5us)")
+    parser.add_argument("--memory-bandwidth", metavar="RATE", help="within a node (20GB/s)")
     parser.add_argument(
         "--ranks-per-node", type=int, metavar="N", help="ranks of a node (1, or RUN's)"
     )
     parser.add_argument(
-        "--cores", type=int, default=0, metavar="N", help="cores of a node (one for each rank)"
+        "--cores", type=int, metavar="N", help="cores of a node (one for each rank)"
     )
+    parser.add_argument(
+        "--topology", metavar="FILE", help="ranks with their speeds, ports of nodes and uplinks of "
+        "racks (`hpcflow help placement`), instead of the five options above"
+    )  # fmt: skip
+    parser.add_argument(
+        "--storage", metavar="RATE", help="of the file system from which all ranks read what they "
+        "are fed, and to which they save (no limit)"
+    )  # fmt: skip
+    parser.add_argument(
+        "--save-every", type=int, default=0, metavar="STEPS", help="a checkpoint in so many steps, "
+        "with --storage (none)"
+    )  # fmt: skip
     parser.add_argument(
         "--noise", type=float, metavar="SIGMA", help="relative spread of a step over ranks and "
         "steps: of the logarithm of its time (0.05, or RUN's)",
@@ -121,13 +133,18 @@ def _predicted(
     args: argparse.Namespace, run: MeasuredRun | None
 ) -> tuple[StepPrediction | None, str, int]:
     """The prediction, where the times of operations are from, and the script's exit code."""
-    network, replay = _network(args, run), _replay_settings(args, run)
-    plan, memory, code = _planned(args, run)
+    topology = _topology(args)
+    network = _network(args, run)
+    storage, replay = _storage(args), _replay_settings(args, run)
+    ranks = args.ranks if topology is None else topology.size
+    plan, memory, code = _planned(args, ranks, run)
     if code or plan is None:
         return None, "", code
     seconds, times = _node_seconds(args, run)
     classes = run.classes(plan.cluster.replicas) if run is not None else ()
-    return predict_step(plan, network, memory, replay, classes, seconds, args.repeat), times, 0
+    where = network if topology is None else _places(args, topology, plan)
+    prediction = predict_step(plan, where, memory, replay, classes, seconds, args.repeat, storage)
+    return prediction, times, 0
 
 
 def _compared(
@@ -190,19 +207,19 @@ def _measured_run(args: argparse.Namespace) -> MeasuredRun | None:
 
 
 def _planned(
-    args: argparse.Namespace, run: MeasuredRun | None
+    args: argparse.Namespace, ranks: int | None, run: MeasuredRun | None
 ) -> tuple[Plan | None, dict[str, MemoryEstimate], int]:
     """The last plan of the script, its memory, and the script's exit code."""
     from hpcflow.runtime.step.kernel_selection import memory_lowering
 
     chosen = chosen_settings(args)
     if run is not None:
-        ranks = run.ranks if args.ranks is None else args.ranks
+        ranks = run.ranks if ranks is None else ranks
         _check_ranks(ranks, int(chosen.get("HPCFLOW_PS", run.servers)))
         plan, devices, code = run.planned(ranks, chosen)
     else:
         settings = Settings.from_environ({**os.environ, **chosen})
-        ranks = 1 if args.ranks is None else args.ranks
+        ranks = 1 if ranks is None else ranks
         _check_ranks(ranks, settings.ps)
         script_rules.look_in(args.script)
         plans, devices, code = plans_of(args.script, args.script_args, ranks, settings)
@@ -228,7 +245,7 @@ def _node_seconds(args: argparse.Namespace, run: MeasuredRun | None) -> tuple[No
         rows = ()
     if not rows:
         return model_seconds, "cost model; `hpcflow costs --calibrate` measures this machine"
-    threads = settings.threads or max(args.cores // (args.ranks_per_node or 1), 1)
+    threads = settings.threads or max((args.cores or 0) // (args.ranks_per_node or 1), 1)
     costs = OperationCosts(rows)
 
     def seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
@@ -247,17 +264,70 @@ def _check_ranks(ranks: int, servers: int) -> None:
         )
 
 
+def _topology(args: argparse.Namespace) -> Topology | None:
+    """The topology that is given, by the option or as the setting.
+
+    Errors: LaunchError if options describe the network, too, or another number of ranks;
+    DataError if the file is wrong.
+    """
+    file = chosen_settings(args).get(f"{PREFIX}TOPOLOGY")
+    if not file:
+        return None
+    names = ("bandwidth", "latency", "memory_bandwidth", "ranks_per_node", "cores")
+    given = ["--" + name.replace("_", "-") for name in names if getattr(args, name) is not None]
+    if given:
+        raise LaunchError(
+            f"--topology {file} and {', '.join(given)} both describe the network",
+            hint=f"leave out {', '.join(given)}, or --topology",
+        )
+    topology = read_topology(Path(file))
+    if args.ranks not in (None, topology.size):
+        raise LaunchError(
+            f"--ranks {args.ranks}, but {file} describes {topology.size} ranks",
+            hint="leave out --ranks: the ranks of the topology are those of the job",
+        )
+    return topology
+
+
+def _places(args: argparse.Namespace, topology: Topology, plan: Plan) -> JobPlaces:
+    """The ranks of the plan's job on the topology, with the roles that a run gives them."""
+    cluster = plan.cluster
+    hosts = [str(node) for node in topology.nodes]
+    roles = assign_tasks(hosts, cluster.servers, cluster.tasks_per_replica)
+    workers = iter(roles.workers)
+    return JobPlaces(
+        topology,
+        tuple(zip(*[workers] * cluster.tasks_per_replica, strict=True)),
+        {f"/job:ps/task:{number}": rank for number, rank in enumerate(roles.servers)},
+        os.path.abspath(chosen_settings(args)[f"{PREFIX}TOPOLOGY"]),
+    )
+
+
+def _storage(args: argparse.Namespace) -> Storage | None:
+    """The file system that the options describe. Errors: LaunchError naming the wrong option."""
+    if args.save_every < 0:
+        raise LaunchError(f"--save-every {args.save_every}: give a number of steps")
+    if args.storage is None:
+        if args.save_every:
+            raise LaunchError(
+                f"--save-every {args.save_every} without the file system that is written to",
+                hint="give its bandwidth: --storage 50GB/s",
+            )
+        return None
+    return Storage(_bandwidth("--storage", args.storage), args.save_every)
+
+
 def _network(args: argparse.Namespace, run: MeasuredRun | None) -> Network:
     """The network that the options describe. Errors: LaunchError that names the wrong option."""
     per_node = args.ranks_per_node or (run.ranks_per_node if run is not None else 1)
-    if (args.ranks_per_node is not None and args.ranks_per_node < 1) or args.cores < 0:
+    if (args.ranks_per_node is not None and args.ranks_per_node < 1) or (args.cores or 0) < 0:
         raise LaunchError("--ranks-per-node and --cores are numbers from 1 on")
     return Network(
-        bandwidth=_bandwidth("--bandwidth", args.bandwidth),
-        latency=_latency(args.latency),
+        bandwidth=_bandwidth("--bandwidth", args.bandwidth or "12.5GB/s"),
+        latency=_latency(args.latency or "5us"),
         ranks_per_node=per_node,
-        cores=args.cores,
-        memory_bandwidth=_bandwidth("--memory-bandwidth", args.memory_bandwidth),
+        cores=args.cores or 0,
+        memory_bandwidth=_bandwidth("--memory-bandwidth", args.memory_bandwidth or "20GB/s"),
     )
 
 

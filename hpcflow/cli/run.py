@@ -206,8 +206,10 @@ def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
     Errors: LaunchError for a `--set` of an unknown field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir".split()
-    option_values = {name: getattr(args, name, None) for name in options}
+    options = (
+        "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir topology"
+    )
+    option_values = {name: getattr(args, name, None) for name in options.split()}
     chosen = {name: str(value) for name, value in option_values.items() if value is not None}
     if getattr(args, "inject", None):
         chosen["inject"] = fault_specification.SEPARATOR.join(args.inject)

@@ -25,11 +25,13 @@ from hpcflow.placement.durations import (
     group_sizes,
     noise_factor,
 )
+from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.network import Network
 from hpcflow.placement.network_routes import NetworkRoutes, Ports
 from hpcflow.placement.replay import replay
-from hpcflow.placement.step_copies import StepCopies
+from hpcflow.placement.step_copies import SharedStorage, StepCopies
 from hpcflow.placement.step_template import StepTemplate
+from hpcflow.placement.topology_routes import TopologyRoutes
 
 WARM_UP = 3  # steps before the steady state, which are not counted
 LEAST_STEPS = 5  # that are counted, if as many are wanted
@@ -65,6 +67,25 @@ class JobTimes:
         place = int(np.searchsorted(sums, share * sums[-1] * (1 - 1e-12)))
         return float(values[order[min(place, len(order) - 1)]])
 
+    def with_saves(self, every: int, held: float, written: float) -> JobTimes:
+        """Return the times with a checkpoint in each `every` steps.
+
+        It makes the step after it longer by `held` seconds. Its `written` seconds of the storage go
+        on beside the steps and their reading; if those leave too little, the next one waits.
+        """
+        mean = float(self.weights.sum()) / self.steps_per_second
+        spare = every * mean * (1 - self.busy.get("storage", 0.0))
+        delay = max(held, written - spare)
+        longer = mean + delay / every
+        busy = {name: share * mean / longer for name, share in self.busy.items()}
+        busy["storage"] = busy.get("storage", 0.0) + written / (every * longer)
+        return JobTimes(
+            np.vstack([self.steps, self.steps + delay]),
+            np.append(self.weights * (every - 1), self.weights),
+            self.steps_per_second * mean / longer,
+            busy,
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
@@ -82,19 +103,21 @@ class JobSettings:
 
 def replay_job(
     template: StepTemplate,
-    network: Network,
+    network: Network | JobPlaces,
     classes: Sequence[ReplicaClass],
     settings: JobSettings,
+    storage: SharedStorage | None = None,
 ) -> JobTimes:
     """Replay the steps of a job; the classes together are its replicas.
 
+    On a topology the classes are those of its places, which have their speeds.
     Errors: PlacementError if they are not, or if the template cannot end.
     """
     if sum(one.count for one in classes) != template.replicas:
         raise PlacementError(
             f"{sum(one.count for one in classes)} replicas in classes of {template.replicas}"
         )
-    return _JobReplay(template, network, classes, settings).run()
+    return _JobReplay(template, network, classes, settings, storage).run()
 
 
 class _JobReplay:
@@ -103,11 +126,13 @@ class _JobReplay:
     def __init__(
         self,
         template: StepTemplate,
-        network: Network,
+        network: Network | JobPlaces,
         classes: Sequence[ReplicaClass],
         settings: JobSettings,
+        storage: SharedStorage | None,
     ) -> None:
         self.template, self.network, self.settings = template, network, settings
+        self.storage = storage
         self.rng = np.random.default_rng(settings.seed)
         share = max(1, settings.groups // len(classes))
         self.sizes = [group_sizes(one.count, share) for one in classes]
@@ -121,8 +146,13 @@ class _JobReplay:
     def run(self) -> JobTimes:
         """Replay all steps."""
         ports = Ports()
-        routes = NetworkRoutes(self.template, self.network, self.members, ports)
-        copies = StepCopies(self.template, self.members, routes, self.settings.bound)
+        routes: NetworkRoutes | TopologyRoutes
+        if isinstance(self.network, JobPlaces):
+            routes = TopologyRoutes(self.template, self.network, self.sizes, ports)
+        else:
+            routes = NetworkRoutes(self.template, self.network, self.members, ports)
+        bound = self.settings.bound
+        copies = StepCopies(self.template, self.members, routes, bound, self.storage)
         spread = 0.0 if self.template.is_synchronous else self._least_step()
         groups = len(self.members)
         starts = [(last, spread * i / groups) for i, last in enumerate(copies.lasts)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any, ClassVar
 
 from hpcflow.errors import PlacementError
 
@@ -19,6 +20,8 @@ class Network:
     Errors: PlacementError for values that are not positive.
     """
 
+    most_servers: ClassVar[int] = 4  # a replay has at most so many different servers
+
     bandwidth: float = 12.5e9
     latency: float = 5e-6
     ranks_per_node: int = 1
@@ -32,6 +35,10 @@ class Network:
             value = getattr(self, name)
             if not (value > 0 or (value == 0 and name not in positive)) or math.isinf(value):
                 raise PlacementError(f"a network with {name} {value}", hint="give a positive value")
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the network as JSON data."""
+        return dataclasses.asdict(self)
 
     @property
     def slowdown(self) -> float:

@@ -34,6 +34,8 @@ class Ports:
 class NetworkRoutes:
     """The ports of a job on a network; `members` are how many replicas each group stands for."""
 
+    collectives = "collectives"  # the name of what they occupy
+
     def __init__(
         self, template: StepTemplate, network: Network, members: Sequence[int], ports: Ports
     ) -> None:

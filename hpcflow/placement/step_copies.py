@@ -7,14 +7,25 @@ step and in earlier ones (its *lag*).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from hpcflow.placement.network_routes import NetworkRoutes
+from hpcflow.placement.network_routes import NetworkRoutes, PortWeights
 from hpcflow.placement.replay import Route, StepTasks
 from hpcflow.placement.step_template import StepTemplate, TemplateTask
+from hpcflow.placement.topology_routes import TopologyRoutes
+
+READ_AHEAD = 2  # batches that a rank's reading thread holds at most (the usual depth of hf.data)
 
 Numbers = Sequence[int]
+
+
+class SharedStorage(NamedTuple):
+    """A file system: bytes per second of all ranks, and what a replica reads for a step."""
+
+    bandwidth: float
+    input_bytes: float = 0.0
 
 
 class StepCopies:
@@ -27,9 +38,15 @@ class StepCopies:
     """
 
     def __init__(
-        self, template: StepTemplate, members: Sequence[int], routes: NetworkRoutes, bound: str
+        self,
+        template: StepTemplate,
+        members: Sequence[int],
+        routes: NetworkRoutes | TopologyRoutes,
+        bound: str,
+        storage: SharedStorage | None = None,
     ) -> None:
         self.template, self.members, self.routes, self.bound = template, members, routes, bound
+        self._found_ports: dict[tuple[int, str, str], tuple[PortWeights, float]] = {}
         self.resource_names: list[str] = []
         self._resources: dict[tuple[str, int], int] = {}
         self.seconds: list[float] = []
@@ -41,7 +58,7 @@ class StepCopies:
         self._edges: list[tuple[np.ndarray, np.ndarray, int]] = []
         self._no_noise = 2 * len(members)
         self.lasts: list[int] = []
-        self._add_step()
+        self._add_step(storage)
 
     def tasks(self, steps: int) -> StepTasks:
         """Return the tasks of a step of which there are `steps`."""
@@ -94,11 +111,11 @@ class StepCopies:
         pair = np.broadcast_arrays(np.array(before, int), np.array(users, int))
         self._edges.append((pair[0], pair[1], lag))
 
-    def _add_step(self) -> None:
+    def _add_step(self, storage: SharedStorage | None) -> None:
         """Add a step of all groups, and the update after it."""
         template = self.template
-        groups = len(self.members)
         own_update = self._add() if template.update else []
+        reads = self._add_reads(storage) if storage is not None and storage.input_bytes else []
         made: list[list[int]] = []
         firsts: list[list[int]] = []
         behind = _behind_meetings(template.tasks)
@@ -118,13 +135,26 @@ class StepCopies:
             for task, own in zip(template.tasks, made, strict=True):
                 if task.gate == "clock":
                     self._wait(ticks, own, lag)
-        self.lasts = self._add(groups)
+        self.lasts = self._add(len(self.members))
         for i in template.ends:
             self._wait(made[i], self.lasts)
         for own in firsts:
             self._wait(self.lasts, own, 1)
+            if reads:
+                self._wait(reads, own)
+        if reads:
+            self._wait(self.lasts, reads, READ_AHEAD + 1)
         if template.update:
             self._add_update(made, own_update)
+
+    def _add_reads(self, storage: SharedStorage) -> list[int]:
+        """Add the reading of each group: one batch after the other, and `READ_AHEAD` in advance."""
+        port = self.routes.ports.number("storage", 0, storage.bandwidth)
+        reads = self._add(len(self.members))
+        for number, members in zip(reads, self.members, strict=True):
+            self._routes[number] = Route(storage.input_bytes, ((port, float(members)),), 0.0)
+        self._wait(reads, reads, 1)
+        return reads
 
     def _gate(self, task: TemplateTask, own: list[int], own_update: list[int]) -> None:
         """Let a task wait for an update."""
@@ -135,7 +165,7 @@ class StepCopies:
         """Add a task of each group, or one that all have in common."""
         seconds = float(getattr(task.seconds, self.bound))
         if task.is_collective:
-            return self._add(1, self._resource("collectives", 0), seconds)
+            return self._add(1, self._resource(self.routes.collectives, 0), seconds)
         own = self._add(len(self.members))
         for which, number in enumerate(own):
             if task.to:
@@ -155,9 +185,13 @@ class StepCopies:
 
     def _route(self, task: TemplateTask, which: int) -> Route:
         """The route of a message of a group; group -1: of an update."""
-        ports, delay = self.routes.route(which, task.rank, task.to)
-        rates = self.routes.ports.bandwidths
-        ports.sort(key=lambda port: -port[1] / rates[port[0]])
+        key = which, task.rank, task.to
+        if key not in self._found_ports:
+            ports, delay = self.routes.route(*key)
+            rates = self.routes.ports.bandwidths
+            ports.sort(key=lambda port: -port[1] / rates[port[0]])
+            self._found_ports[key] = ports, delay
+        ports, delay = self._found_ports[key]
         return Route(task.nbytes, tuple(ports), delay)
 
     def _add_update(self, made: list[list[int]], own_update: list[int]) -> None:

@@ -16,7 +16,6 @@ from hpcflow.placement.network import Network
 from hpcflow.placement.step_template import StepTemplate
 from hpcflow.plan.cost.cost_model import message_traffic
 from hpcflow.plan.cost.replay_of_plan import (
-    MOST_SERVERS,
     model_seconds,
     one_rank_seconds,
     own_seconds,
@@ -167,7 +166,7 @@ def test_the_sum_of_a_round_grows_with_its_gradients(planned) -> None:
 def test_servers_that_are_alike_are_replayed_as_one(planned) -> None:
     plan = planned(4 + 12, layers=24, ps=12)
     template = template_of(plan, NETWORK)
-    assert len(template.servers) == MOST_SERVERS
+    assert len(template.servers) == NETWORK.most_servers
     assert sum(template.servers.values()) == 12
     assert template.servers["/job:ps/task:0"] == 1
     loads = {task: 0.0 for task in plan.parts}

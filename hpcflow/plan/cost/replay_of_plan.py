@@ -16,6 +16,7 @@ from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.placement.durations import NOTHING, Seconds, total
+from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.network import Network
 from hpcflow.placement.step_template import Gate, StepTemplate, TemplateTask
 from hpcflow.plan.cost.cost_model import HEADER_BYTES, predicted_seconds
@@ -25,7 +26,6 @@ from hpcflow.plan.ir.program import Node, Partition, Plan
 
 NodeSeconds = Callable[[Node, Sequence[Spec]], Seconds]  # of a node and the specs of its inputs
 SPREAD = 3.0  # the cost model knows no machine: FLOPS per core differ by this factor either way
-MOST_SERVERS = 4  # a replay has at most so many different servers, see `_server_groups`
 GATES: dict[str, Gate] = {"RoundTotal": "own update", "RoundOver": "own update"}
 
 
@@ -35,9 +35,11 @@ def model_seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
     return Seconds(seconds, seconds / SPREAD, seconds * SPREAD)
 
 
-def template_of(plan: Plan, network: Network, seconds: NodeSeconds = model_seconds) -> StepTemplate:
+def template_of(
+    plan: Plan, network: Network | JobPlaces, seconds: NodeSeconds = model_seconds
+) -> StepTemplate:
     """Return the step template of a plan; `seconds(node, inputs)` is the time of a node."""
-    cluster, groups = plan.cluster, _server_groups(plan)
+    cluster, groups = plan.cluster, _server_groups(plan, network.most_servers)
     dropped = {task for task in _servers(plan) if task not in groups}
     step = _Tasks(plan, network, seconds, dropped)
     update = _Tasks(plan.round, network, seconds, dropped) if plan.round is not None else None
@@ -86,6 +88,13 @@ def samples_of(plan: Plan) -> int:
     return max((shape[0] or 0 for shape in shapes if shape), default=0)
 
 
+def input_bytes_of(plan: Plan) -> int:
+    """Return the bytes of the arrays that a replica's step is fed with; unknown sizes have none."""
+    part = plan.parts[plan.driver]
+    specs = [part.nodes[name].specs[0] for name in part.feeds]
+    return sum(spec.nbytes for spec in specs if spec.sized)
+
+
 def _own(part: Partition) -> Iterable[Node]:
     """The nodes of a partition that a single rank would also have."""
     return (node for node in part.nodes.values() if not node.row.waits and not node.row.message)
@@ -97,8 +106,8 @@ def _servers(plan: Plan) -> list[str]:
     return [task for task in dict.fromkeys(tasks) if parse_device(task).job == "ps"]
 
 
-def _server_groups(plan: Plan) -> dict[str, int]:
-    """The servers that are replayed, and how many each stands for.
+def _server_groups(plan: Plan, most: int) -> dict[str, int]:
+    """The servers that are replayed, at most `most`, and how many each stands for.
 
     Server 0 coordinates and stands for itself. The others are sorted by the bytes of their messages
     and cut into equal groups; the busiest of a group stands for it.
@@ -111,7 +120,7 @@ def _server_groups(plan: Plan) -> dict[str, int]:
         for task in {edge.source, edge.dest} & moved.keys():
             moved[task] += edge.spec.nbytes if edge.spec.sized else 0
     others.sort(key=moved.__getitem__)
-    count = min(MOST_SERVERS - 1, len(others))
+    count = min(most - 1, len(others))
     cuts = [len(others) * i // count for i in range(count + 1)] if count else []
     sizes = {others[b - 1]: b - a for a, b in itertools.pairwise(cuts)}
     return {first: 1, **sizes}
@@ -135,7 +144,11 @@ class _Tasks:
     """The tasks of a plan: `tasks`, with the numbers by which they refer to each other."""
 
     def __init__(
-        self, plan: Plan, network: Network, seconds: NodeSeconds, dropped: set[str]
+        self,
+        plan: Plan,
+        network: Network | JobPlaces,
+        seconds: NodeSeconds,
+        dropped: set[str],
     ) -> None:
         self.plan, self.network, self.seconds = plan, network, seconds
         self.parts = [part for task, part in plan.parts.items() if task not in dropped]

@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.graph.device_names import parse_device
+from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.job_replay import JobSettings, JobTimes, ReplicaClass, replay_job
 from hpcflow.placement.network import Network
+from hpcflow.placement.step_copies import SharedStorage
 from hpcflow.plan.cost.memory_estimate import MemoryEstimate
 from hpcflow.plan.cost.replay_of_plan import (
     NodeSeconds,
+    input_bytes_of,
     model_seconds,
     one_rank_seconds,
     samples_of,
@@ -27,6 +31,17 @@ from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.serialization.graph_fingerprint import plan_digest
 
 FORMAT = "hpcflow-prediction-1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """A file system whose `bandwidth`, in bytes per second, all ranks share.
+
+    A checkpoint is saved in each `save_every` steps; 0: never.
+    """
+
+    bandwidth: float
+    save_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +55,8 @@ class StepPrediction:
     """
 
     plan: Plan
-    network: Network
+    network: Network | JobPlaces
+    storage: Storage | None
     settings: JobSettings
     repeats: int
     median: float
@@ -85,7 +101,8 @@ class StepPrediction:
             "servers": cluster.servers,
             "replicas": cluster.replicas,
             "sync": str(cluster.sync) if cluster.mode == "ps" else "",
-            "network": dataclasses.asdict(self.network),
+            "network": self.network.as_data(),
+            "storage": dataclasses.asdict(self.storage) if self.storage is not None else None,
             "replay": {**dataclasses.asdict(self.settings), "repeats": self.repeats},
             "step_seconds": times,
             "samples_per_step": self.samples or None,
@@ -101,24 +118,32 @@ class StepPrediction:
 
 def predict_step(
     plan: Plan,
-    network: Network,
+    network: Network | JobPlaces,
     memory: Mapping[str, MemoryEstimate],
     settings: JobSettings,
     classes: Sequence[ReplicaClass] = (),
     seconds: NodeSeconds = model_seconds,
     repeats: int = 1,
+    storage: Storage | None = None,
 ) -> StepPrediction:
     """Predict the step of a plan; `repeats` replays with different draws give the quantiles.
 
-    `classes` are the replicas with their speeds, by default equal ones.
+    `classes` are the replicas with their speeds, by default equal ones; on a topology those of it.
     Errors: PlacementError if the classes do not have as many replicas as the plan.
     """
     template = template_of(plan, network, seconds)
+    if isinstance(network, JobPlaces):
+        classes = [ReplicaClass(len(one.replicas)) for one in network.kinds.replicas]
     classes = classes or [ReplicaClass(template.replicas)]
+    shared = SharedStorage(storage.bandwidth, input_bytes_of(plan)) if storage else None
 
     def replayed(bound: str, seed: int) -> JobTimes:
         chosen = dataclasses.replace(settings, bound=bound, seed=seed)
-        return replay_job(template, network, classes, chosen)
+        times = replay_job(template, network, classes, chosen, shared)
+        if storage is None or not storage.save_every:
+            return times
+        held, written = _save_seconds(plan, network, memory, storage.bandwidth)
+        return times.with_saves(storage.save_every, held, written)
 
     runs = [replayed("median", settings.seed + i) for i in range(repeats)]
     pooled = dataclasses.replace(runs[0], steps=np.hstack([run.steps for run in runs]))
@@ -127,6 +152,7 @@ def predict_step(
     return StepPrediction(
         plan,
         network,
+        storage,
         settings,
         repeats,
         median,
@@ -139,6 +165,28 @@ def predict_step(
         {task: estimate.total for task, estimate in memory.items()},
         _shown(pooled.busy),
     )
+
+
+def _save_seconds(
+    plan: Plan,
+    network: Network | JobPlaces,
+    memory: Mapping[str, MemoryEstimate],
+    bandwidth: float,
+) -> tuple[float, float]:
+    """The seconds for which a save makes a step longer, and those in which it is written.
+
+    The variables are saved once, those of a worker by all replicas together. The step after a save
+    copies what a rank writes, because its updates go to second buffers (docs/checkpoint-format.md).
+    """
+    replicas = plan.cluster.replicas
+    local = max(1, network.ranks_per_node // plan.cluster.tasks_per_replica)
+    copied = 0.0
+    for task, estimate in memory.items():
+        is_server = parse_device(task).job == "ps"
+        share = 1.0 if is_server else min(local, replicas) / replicas
+        copied = max(copied, estimate.variables * share)
+    written = sum(estimate.variables for estimate in memory.values())
+    return copied / network.memory_bandwidth, written / bandwidth
 
 
 def _shown(busy: Mapping[str, float]) -> dict[str, float]:

@@ -1,0 +1,186 @@
+"""Job places: the ranks of a job on a topology, and the replicas that are alike there.
+
+Two replicas are alike if their tasks have equal speeds on nodes that are alike, and two nodes if
+they have equal ports and ranks of equal speeds and roles, in racks that are alike.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from hpcflow.errors import PlacementError
+from hpcflow.placement.network import Network
+from hpcflow.placement.topology import Topology
+
+MOST_CLASSES = 1024  # of replicas: more are made fewer by rounding speeds
+ROUNDINGS = (0.0, 0.01, 0.03, 0.1, 0.3)  # relative steps of speeds that are tried, in this order
+
+
+@dataclasses.dataclass(frozen=True)
+class PlacedClass:
+    """Replicas that are alike, by number, and the factors on the times of their tasks."""
+
+    replicas: tuple[int, ...]
+    factors: tuple[float, ...]
+
+
+class AlikePlaces(NamedTuple):
+    """For each node and each rack its class, and the classes of replicas."""
+
+    nodes: list[int]
+    racks: list[int]
+    replicas: list[PlacedClass]
+
+
+@dataclasses.dataclass(frozen=True)
+class JobPlaces:
+    """Where a job is: `replicas[i][k]` is the rank of worker task k of replica i.
+
+    `servers` has the rank of each server. `source` names the topology.
+    Errors: PlacementError if there are too many different nodes.
+    """
+
+    topology: Topology
+    replicas: tuple[tuple[int, ...], ...]
+    servers: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    source: str = ""
+
+    most_servers: ClassVar[int] = 16  # a replay has at most so many different servers
+    slowdown: ClassVar[float] = 1.0  # of more ranks than cores: the speeds of the ranks have it
+
+    @functools.cached_property
+    def kinds(self) -> AlikePlaces:
+        """What is alike, with at most `MOST_CLASSES` classes of replicas."""
+        for by_speed in (True, False):
+            for step in ROUNDINGS:
+                kinds = self._kinds(step, by_speed)
+                if len(kinds.replicas) <= MOST_CLASSES:
+                    return kinds
+        raise PlacementError(
+            f"more than {MOST_CLASSES:,} nodes of the topology are unlike in ports, ranks or racks",
+            hint="round the bandwidths of its ports and uplinks",
+        )
+
+    @functools.cached_property
+    def ranks_per_node(self) -> int:
+        """The most workers on a node."""
+        ranks = [rank for replica in self.replicas for rank in replica]
+        return max(collections.Counter(self.topology.nodes[rank] for rank in ranks).values())
+
+    @functools.cached_property
+    def bandwidth(self) -> float:
+        """Bytes per second of the slowest port of a server, or of a worker without servers."""
+        ranks = self.servers.values() or (rank for replica in self.replicas for rank in replica)
+        return min(self.topology.ports[self.topology.nodes[rank]] for rank in ranks)
+
+    @property
+    def memory_bandwidth(self) -> float:
+        """Bytes per second within a node."""
+        return self.topology.memory_bandwidth
+
+    @functools.cached_property
+    def _ring(self) -> tuple[float, str]:
+        """Bytes per second of the slowest link between the nodes of the replicas, and its name."""
+        nodes = sorted({self.topology.nodes[rank] for ranks in self.replicas for rank in ranks})
+        racks = sorted({self.topology.racks[node] for node in nodes})
+        links = [(self.topology.ports[node], f"network port of node {node}") for node in nodes]
+        if len(racks) > 1:
+            links += [(self.topology.uplinks[rack], f"uplink of rack {rack}") for rack in racks]
+        return min(links, key=lambda link: link[0])
+
+    @property
+    def collectives(self) -> str:
+        """The name of collectives, with the link that limits them."""
+        nodes = {self.topology.nodes[rank] for ranks in self.replicas for rank in ranks}
+        return f"collectives, by the {self._ring[1]}" if len(nodes) > 1 else "collectives"
+
+    def allreduce_seconds(self, nbytes: float, ranks: int, local: int) -> float:
+        """Return the time of an allreduce of `ranks` ranks, at most `local` on a node.
+
+        A ring passes each port and each uplink once each way, so the slowest is the limit.
+        """
+        return self._as_network().allreduce_seconds(nbytes, *self._ring_ranks(ranks, local))
+
+    def gather_seconds(self, nbytes: float, ranks: int, local: int) -> float:
+        """Return the time in which `nbytes` of each rank come to all ranks, by a ring."""
+        return self._as_network().gather_seconds(nbytes, ranks, min(local, ranks))
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the places as JSON data."""
+        return {
+            "topology": self.source,
+            "nodes": len(self.topology.ports),
+            "racks": len(self.topology.uplinks),
+            "classes": len(self.kinds.replicas),
+        }
+
+    def _ring_ranks(self, ranks: int, local: int) -> tuple[int, int]:
+        """The ranks of as many full nodes as the replicas are on, and those of one."""
+        nodes = {self.topology.nodes[replica[0]] for replica in self.replicas}
+        local = max(1, min(local, ranks))
+        return len(nodes) * local, local
+
+    def _as_network(self) -> Network:
+        """Equal nodes with the slowest link."""
+        topology = self.topology
+        return Network(
+            bandwidth=self._ring[0],
+            latency=topology.latency,
+            memory_bandwidth=topology.memory_bandwidth,
+            memory_latency=topology.memory_latency,
+        )
+
+    def _rounded(self, step: float) -> list[float]:
+        """The speeds of the ranks, rounded down to powers of 1 + step."""
+        if not step:
+            return list(self.topology.speeds)
+        base = math.log1p(step)
+        return [float(math.floor(math.log(speed) / base)) for speed in self.topology.speeds]
+
+    def _keys(self, speeds: Sequence[float]) -> list[Hashable]:
+        """For each node what it has: its port, and the speeds and roles of its ranks."""
+        roles = {rank: name for name, rank in self.servers.items()}
+        for replica in self.replicas:
+            roles.update({rank: f"worker {k}" for k, rank in enumerate(replica)})
+        ranks: list[list[tuple[str, float]]] = [[] for _ in self.topology.ports]
+        for rank, node in enumerate(self.topology.nodes):
+            ranks[node].append((roles.get(rank, ""), speeds[rank]))
+        return [
+            (port, tuple(sorted(on))) for port, on in zip(self.topology.ports, ranks, strict=True)
+        ]
+
+    def _kinds(self, step: float, by_speed: bool) -> AlikePlaces:
+        """What is alike if speeds are rounded; `by_speed`: nodes with unlike speeds are unlike."""
+        topology, speeds = self.topology, self._rounded(step)
+        keys = _numbered(self._keys(speeds if by_speed else [0.0] * len(speeds)))
+        inside: list[list[int]] = [[] for _ in topology.uplinks]
+        for key, rack in zip(keys, topology.racks, strict=True):
+            inside[rack].append(key)
+        pairs = zip(topology.uplinks, inside, strict=True)
+        racks = _numbered([(uplink, tuple(sorted(on))) for uplink, on in pairs])
+        nodes = _numbered([(key, racks[r]) for key, r in zip(keys, topology.racks, strict=True)])
+        found: dict[Hashable, list[int]] = {}
+        for number, ranks in enumerate(self.replicas):
+            on = [topology.nodes[rank] for rank in ranks]
+            apart = [topology.racks[node] for node in on]
+            together = [on.index(node) for node in on] + [apart.index(rack) for rack in apart]
+            places = [(nodes[node], speeds[rank]) for node, rank in zip(on, ranks, strict=True)]
+            found.setdefault((tuple(places), tuple(together)), []).append(number)
+        return AlikePlaces(nodes, racks, [self._class_of(numbers) for numbers in found.values()])
+
+    def _class_of(self, numbers: Sequence[int]) -> PlacedClass:
+        """A class of replicas, as slow as the slowest of each task."""
+        ranks = zip(*(self.replicas[number] for number in numbers), strict=True)
+        slowest = [min(self.topology.speeds[rank] for rank in of_task) for of_task in ranks]
+        return PlacedClass(tuple(numbers), tuple(1 / speed for speed in slowest))
+
+
+def _numbered(keys: Sequence[Hashable]) -> list[int]:
+    """For each key, the number of its kind."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]
