@@ -84,6 +84,7 @@ PLAN = (
     Benchmark("fairness", "fairness.py --update descent --rounds 1 --repeats 5", ["tf"]),
     Benchmark("balance", "balance.py --rounds 1 --repeats 5"),
     Benchmark("placement", "placement.py all --graphs {}", short="--seconds 1", folder="graphs"),
+    Benchmark("prediction_size", "prediction_size.py", short="--layers 2"),
     Benchmark("rules", "rules.py --rounds 2 --repeats 5"),
     Benchmark("many_workers", "many_workers.py --rounds 2 --repeats 5"),
     Benchmark("growth", "growth.py"),

@@ -176,7 +176,7 @@ def _save_seconds(
     """The seconds for which a save makes a step longer, and those in which it is written.
 
     The variables are saved once, those of a worker by all replicas together. The step after a save
-    copies what a rank writes, because its updates go to second buffers (docs/checkpoint-format.md).
+    copies what a rank writes, because its updates go to second buffers.
     """
     replicas = plan.cluster.replicas
     local = max(1, network.ranks_per_node // plan.cluster.tasks_per_replica)
