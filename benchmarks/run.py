@@ -110,6 +110,7 @@ PLAN = (
     Benchmark("reading", "reading.py --rounds 1 --repeats 4"),
     Benchmark("restart", "restart.py"),
     Benchmark("job_times", "job_times.py --repeats 4", as_root=True),
+    Benchmark("learned_correction", "learned_correction.py --draws 30", short="--seconds 0.3"),
     Benchmark(
         "training_times",
         "training_times.py --protocol {}/measured.csv --allreduce {}/allreduce-a100",

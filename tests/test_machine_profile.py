@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ from hpcflow.platform.measured_costs import (
     OperationKey,
     SampleSummary,
 )
+from hpcflow.platform.measured_steps import PlannedOperation, PlannedStep, StepCost, StepKey
 
 ROOT = Path(__file__).parents[1]
 MACHINE = {"cpu": "a", "cores": "2"}
@@ -33,7 +35,7 @@ EVIL = "\x1b[31mred\r"
 WRITER = """
 import sys, time
 from pathlib import Path
-from tests.test_machine_profile import MACHINE, operation
+from tests.test_machine_profile import MACHINE, operation, step
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile
 folder, me, known = Path(sys.argv[1]), int(sys.argv[2]), ProfileFile._known
 def slowly(file):
@@ -47,7 +49,7 @@ while not (folder / f"ready{1 - me}").exists():
     time.sleep(0.001)
 for i in range(20):
     rows = operation(7, [1e-3 * (me + 1)]), operation(1000 * (me + 1) + i, [1e-3])
-    assert file.add(MachineProfile(rows))
+    assert file.add(MachineProfile(rows, steps=(step("same"), step(f"{me} {i}"))))
 """
 
 
@@ -56,12 +58,20 @@ def operation(flops: int, samples: list[float], type: str = "MatMul", updated: i
     return OperationCost(key, SampleSummary.of(samples), updated)
 
 
+def step(plan: str, milliseconds: float = 2.0, updated: int = 1) -> StepCost:
+    known = PlannedOperation("product", "MatMul", ("float32",), "cpu", True, 9, 8, 1e-6, 3)
+    unknown = PlannedOperation("other", EVIL, (), "gpu", False, 0, 0, 2e-6, 1)
+    planned = PlannedStep((known, unknown), *range(1, 7))
+    work, whole = (SampleSummary.of([1e-3 * milliseconds * n]) for n in (1, 2))
+    return StepCost(StepKey(plan, 4, 2, 2, 8), "train.py", planned, work, whole, updated)
+
+
 def full() -> MachineProfile:
     """A profile with a row in each table."""
     some = SampleSummary.of([1e-6, 2e-6, 4e-6])
     collective = CollectiveCost(CollectiveKey("all_reduce", 1 << 20, 4, 2), some)
     links = LinkCost(SAME_NODE, some, SampleSummary.of([1e9])), LinkCost(OTHER_NODE, some, some)
-    return MachineProfile((operation(5, [1e-3]),), links, (collective,))
+    return MachineProfile((operation(5, [1e-3]),), links, (collective,), (step("digest"),))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -95,7 +105,10 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         for me in range(2)
     ]
     assert [writer.wait(100) for writer in writers] == [0, 0]
-    rows = {row.key.flops: row for row in ProfileFile(tmp_path, MACHINE).read().operations}
+    profile = ProfileFile(tmp_path, MACHINE).read()
+    steps = {row.key.plan: row.work.count for row in profile.steps}
+    assert steps == {"same": 40} | {f"{me} {i}": 1 for me in range(2) for i in range(20)}
+    rows = {row.key.flops: row for row in profile.operations}
     assert rows.keys() == {7, *range(1000, 1020), *range(2000, 2020)}
     assert rows[7].seconds.count == 40 and rows[7].seconds.mean == pytest.approx(1.5e-3)
     assert rows[7].seconds.variance == pytest.approx(0.5e-3**2)
@@ -106,6 +119,8 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     [
         *(b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"format": "hpcflow-costs-9"}'),
         *("no rows", "a text for a number", "a NaN", "a negative time", "a link of no kind"),
+        *("a step of no operations", "an operation of no kind", "a step of negative bytes"),
+        *("too many operations", "a short operation"),
     ],
     ids=str,
 )
@@ -116,13 +131,18 @@ def test_a_damaged_file_is_told_in_a_line_and_replaced(
     assert file.add(full())
     if isinstance(content, str):
         data = json.loads(file.path.read_text())
-        row = data["operations"][0]
+        row, operations = data["operations"][0], data["steps"][0]["operations"]
         changes = {
             "no rows": lambda: data.pop("operations"),
             "a text for a number": lambda: row.update(flops=EVIL),
             "a NaN": lambda: row["seconds"].update(mean=float("nan")),
             "a negative time": lambda: row["seconds"].update(points=[[-1.0, 1]]),
             "a link of no kind": lambda: data["links"][0].update(kind=EVIL),
+            "a step of no operations": lambda: data["steps"][0].pop("operations"),
+            "an operation of no kind": lambda: operations[0].__setitem__(0, EVIL),
+            "a step of negative bytes": lambda: data["steps"][0].update(fed_bytes=-1),
+            "too many operations": lambda: operations.extend(operations * 256),
+            "a short operation": lambda: operations[0].pop(),
         }
         changes[content]()
         content = json.dumps(data).encode()
@@ -171,6 +191,28 @@ def test_the_rows_that_were_not_measured_for_the_longest_time_go(
     assert file.add(MachineProfile(tuple(operation(i, [1e-3], updated=i) for i in range(3))))
     assert file.add(MachineProfile((operation(9, [1e-3], updated=9),)))
     assert {row.key.flops for row in file.read().operations} == {1, 2, 9}
+
+
+def test_the_steps_of_a_plan_are_one_row_and_the_oldest_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_profile, "MOST_STEPS", 2)
+    file = ProfileFile(tmp_path, MACHINE)
+    assert file.add(MachineProfile(steps=(step("a", 1.0, 1), step("b", 1.0, 2))))
+    assert file.add(MachineProfile(steps=(step("c", 1.0, 3), step("b", 3.0, 4))))
+    rows = {row.key.plan: row for row in file.read().steps}
+    assert rows.keys() == {"b", "c"} and rows["b"].updated == 4
+    assert (rows["b"].work.count, rows["b"].work.mean) == (2, pytest.approx(2e-3))
+    assert rows["b"].step.mean == pytest.approx(4e-3)
+
+
+def test_a_profile_from_before_there_were_steps_is_read(tmp_path: Path) -> None:
+    file = ProfileFile(tmp_path, MACHINE)
+    assert file.add(full())
+    data = json.loads(file.path.read_text())
+    del data["steps"]
+    file.path.write_text(json.dumps(data))
+    assert file.read() == dataclasses.replace(full(), steps=())
 
 
 def test_none_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

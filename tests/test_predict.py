@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,42 @@ def test_operations_that_were_measured_on_this_machine_are_predicted_from_them(
     done = hpcflow(*words)
     assert "the times are those of the cost model" in done.stderr
     assert json.loads(done.stdout)["times"].startswith("cost model")
+
+
+@pytest.mark.slow
+def test_a_run_leaves_its_steps_and_the_next_prediction_is_corrected_by_them(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row has the plan and the operations of the prediction, and the times of paces.csv."""
+    folder, run = tmp_path / "costs", tmp_path / "run"
+    monkeypatch.setenv("HPCFLOW_COST_CACHE", str(folder))
+    monkeypatch.setenv("HPCFLOW_THREADS", "1")
+    predict = ["predict", "--json", script, "--width", 512]
+    before = json.loads(hpcflow(*predict).stdout)
+    hpcflow("run", "--run-dir", run, script, "--width", 512, "--epochs", 80)
+    (file,) = folder.glob("*.json")
+    (row,) = json.loads(file.read_text())["steps"]
+    rows = (run / "paces.csv").read_text().splitlines()[2:]
+    work = [float(line.split(",")[4]) - float(line.split(",")[6]) for line in rows]
+    assert row["work"]["count"] == len(rows) and row["script"] == "train.py"
+    assert row["work"]["mean"] == pytest.approx(statistics.fmean(work))
+    products = [each for each in row["operations"] if each[0] == "product"]
+    assert {64 * 512 * 512 * 2, 64 * 512 * 10 * 2} <= {each[5] for each in products}
+    assert row["fed_bytes"] == 64 * 512 * 4 + 64 * 4 and row["fetched_bytes"] == 4
+
+    after = json.loads(hpcflow(*predict).stdout)
+    assert after["plan"] == before["plan"] == row["plan"]
+    assert "corrected by 1 run of 1 program on this machine" in after["times"]
+    measured = statistics.median(work)
+    errors = [abs(math.log(d["step_seconds"]["median"] / measured)) for d in (before, after)]
+    assert errors[1] < max(errors[0], 0.1)
+    bare = json.loads(hpcflow("predict", "--no-correction", *predict[1:]).stdout)
+    assert bare["step_seconds"] == before["step_seconds"] and bare["times"] == before["times"]
+    told = hpcflow("costs").stdout
+    assert "train.py" in told and "corrected by the other programs" in told
+
+    hpcflow("run", "--profile", "--run-dir", tmp_path / "profiled", script, "--epochs", 80)
+    assert len(json.loads(file.read_text())["steps"]) == 1, "steps of a profiled run are longer"
 
 
 @pytest.mark.slow

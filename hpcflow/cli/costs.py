@@ -100,7 +100,8 @@ def _show(args: argparse.Namespace, file: ProfileFile, profile: MachineProfile) 
         return
     data = {"format": FORMAT, "file": str(file.path), "machine": file.machine}
     types = {"types": cost_tables.profile_data(profile)}
-    out(json.dumps({**data, **types, **profile.as_data()}))
+    errors = {"step_errors": cost_tables.steps_data(profile)}
+    out(json.dumps({**data, **types, **errors, **profile.as_data()}))
 
 
 def _show_run(args: argparse.Namespace, file: ProfileFile, profile: MachineProfile) -> None:

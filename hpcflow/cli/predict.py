@@ -27,13 +27,17 @@ from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.job_replay import JobSettings
 from hpcflow.placement.network import Network
 from hpcflow.placement.topology import Topology, read_topology
+from hpcflow.plan.cost.corrected_seconds import corrected_node_seconds
 from hpcflow.plan.cost.memory_estimate import predict_memory
 from hpcflow.plan.cost.operation_costs import OperationCosts
+from hpcflow.plan.cost.planned_steps import planned_step
 from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds
 from hpcflow.plan.cost.step_prediction import StepPrediction, Storage, predict_step
 from hpcflow.plan.distribution.task_assignment import assign_tasks
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.platform.measured_costs import OperationCost
+from hpcflow.platform.measured_steps import PlannedStep
 from hpcflow.ps import script_rules
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.result_files import versions, write_text
@@ -96,6 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="predict also with other values of settings that do not change results; the script "
         "is planned again for each",
     )
+    parser.add_argument(
+        "--no-correction", action="store_true", help="do not correct by earlier runs' steps"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--out", metavar="FILE", help="write the prediction, for `hpcflow report --predicted FILE`"
@@ -137,10 +144,10 @@ def _predicted(
     network = _network(args, run)
     storage, replay = _storage(args), _replay_settings(args, run)
     ranks = args.ranks if topology is None else topology.size
-    plan, memory, code = _planned(args, ranks, run)
+    plan, step, memory, code = _planned(args, ranks, run)
     if code or plan is None:
         return None, "", code
-    seconds, times = _node_seconds(args, run)
+    seconds, times = _node_seconds(args, run, plan, step)
     classes = run.classes(plan.cluster.replicas) if run is not None else ()
     where = network if topology is None else _places(args, topology, plan)
     prediction = predict_step(plan, where, memory, replay, classes, seconds, args.repeat, storage)
@@ -208,9 +215,9 @@ def _measured_run(args: argparse.Namespace) -> MeasuredRun | None:
 
 def _planned(
     args: argparse.Namespace, ranks: int | None, run: MeasuredRun | None
-) -> tuple[Plan | None, dict[str, MemoryEstimate], int]:
-    """The last plan of the script, its memory, and the script's exit code."""
-    from hpcflow.runtime.step.kernel_selection import memory_lowering
+) -> tuple[Plan | None, PlannedStep, dict[str, MemoryEstimate], int]:
+    """The last plan of the script, its driver's step, its memory, and the script's exit code."""
+    from hpcflow.runtime.step.kernel_selection import lower_for_devices, memory_lowering
 
     chosen = chosen_settings(args)
     if run is not None:
@@ -225,27 +232,41 @@ def _planned(
         plans, devices, code = plans_of(args.script, args.script_args, ranks, settings)
         plan = plans[-1][0] if plans else None
     if code or plan is None:
-        return None, {}, code
-    return plan, predict_memory(plan, memory_lowering(devices)), 0
+        return None, PlannedStep(()), {}, code
+    step = planned_step(plan, lower_for_devices(plan.parts[plan.driver], devices))
+    return plan, step, predict_memory(plan, memory_lowering(devices)), 0
 
 
-def _node_seconds(args: argparse.Namespace, run: MeasuredRun | None) -> tuple[NodeSeconds, str]:
+def _node_seconds(
+    args: argparse.Namespace, run: MeasuredRun | None, plan: Plan, step: PlannedStep
+) -> tuple[NodeSeconds, str]:
     """The times of operations, and where they are from: the run, this machine, or the model."""
     if run is not None:
         return run.node_seconds(), f"measured in {os.path.abspath(args.script)}"
     from hpcflow.kernels.machine_facts import machine_facts
-    from hpcflow.platform.machine_profile import profile_file
+    from hpcflow.platform.machine_profile import MachineProfile, profile_file
 
     settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
     file = profile_file(machine_facts(), settings.cost_cache)
     try:
-        rows = file.read().operations if file is not None else ()
+        known = file.read() if file is not None else MachineProfile()
     except HpcflowError as error:
         err(f"hpcflow predict: {error.message}: the times are those of the cost model")
-        rows = ()
+        known = MachineProfile()
+    threads = settings.threads or max((args.cores or 0) // (args.ranks_per_node or 1), 1)
+    seconds, times = operation_seconds(known.operations, threads)
+    if args.no_correction:
+        return seconds, times
+    corrected = corrected_node_seconds(plan, step, known, seconds, threads)
+    if corrected is None:
+        return seconds, times
+    return corrected.seconds, f"{times}; {corrected}"
+
+
+def operation_seconds(rows: Sequence[OperationCost], threads: int) -> tuple[NodeSeconds, str]:
+    """The times of operations by measured rows, else by the cost model, and which of them."""
     if not rows:
         return model_seconds, "cost model; `hpcflow costs --calibrate` measures this machine"
-    threads = settings.threads or max((args.cores or 0) // (args.ranks_per_node or 1), 1)
     costs = OperationCosts(rows)
 
     def seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:

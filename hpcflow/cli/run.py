@@ -152,8 +152,19 @@ def main(args: argparse.Namespace) -> int:
         if line is not None:
             line.code = code
         if page is not None:
-            page.close()
+            _end_page(page, settings, code)
     return code
+
+
+def _end_page(page: LivePage, settings: Settings, code: int) -> None:
+    """Write the last page; a run that ended well adds its steps to the machine profile."""
+    page.close()
+    if code:
+        return
+    from hpcflow.kernels.machine_facts import machine_facts
+    from hpcflow.platform.machine_profile import profile_file
+
+    page.keep_step(profile_file(machine_facts(), settings.cost_cache))
 
 
 def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank | None) -> None:

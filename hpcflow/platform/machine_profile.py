@@ -22,12 +22,14 @@ from hpcflow.errors import HpcflowError
 from hpcflow.platform import file_locks
 from hpcflow.platform.artifact_cache import COSTS, cache_place
 from hpcflow.platform.measured_costs import CollectiveCost, LinkCost, OperationCost
+from hpcflow.platform.measured_steps import StepCost
 from hpcflow.platform.rank_logging import logger
 from hpcflow.platform.record_files import read_json_object, unreadable_error
 from hpcflow.platform.terminal_escaping import escape_line
 
 FORMAT = "hpcflow-costs-1"  # also part of the file's name
 MOST_ROWS = 2048  # of operations; those that were not measured for the longest time are removed
+MOST_STEPS = 64  # rows of steps, likewise
 PATIENCE_S = 20.0  # longest wait for the lock of the file
 
 
@@ -50,14 +52,17 @@ class MachineProfile:
     operations: tuple[OperationCost, ...] = ()
     links: tuple[LinkCost, ...] = ()
     collectives: tuple[CollectiveCost, ...] = ()
+    steps: tuple[StepCost, ...] = ()
 
     def merged(self, other: MachineProfile) -> MachineProfile:
         """The rows of both; those with equal keys become one."""
         operations = _merged_rows((*self.operations, *other.operations))
+        steps = _merged_rows((*self.steps, *other.steps))
         return MachineProfile(
             tuple(sorted(operations, key=lambda row: -row.updated)[:MOST_ROWS]),
             _merged_rows((*self.links, *other.links)),
             _merged_rows((*self.collectives, *other.collectives)),
+            tuple(sorted(steps, key=lambda row: -row.updated)[:MOST_STEPS]),
         )
 
     def as_data(self) -> dict[str, Any]:
@@ -67,16 +72,20 @@ class MachineProfile:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> MachineProfile:
-        """The inverse of `as_data`. Errors: ValueError if a table or row is malformed."""
-        tables = [data.get(field.name) for field in dataclasses.fields(cls)]
+        """The inverse of `as_data`. Errors: ValueError if a table or row is malformed.
+
+        A profile that was written before there were rows of steps has none.
+        """
+        tables = [{"steps": [], **data}.get(field.name) for field in dataclasses.fields(cls)]
         if not all(isinstance(table, list) for table in tables):
             raise ValueError("a table is missing")
-        operations, links, collectives = tables
+        operations, links, collectives, steps = tables
         return cls().merged(
             cls(
                 tuple(map(OperationCost.from_data, operations or ())),
                 tuple(map(LinkCost.from_data, links or ())),
                 tuple(map(CollectiveCost.from_data, collectives or ())),
+                tuple(map(StepCost.from_data, steps or ())),
             )
         )
 

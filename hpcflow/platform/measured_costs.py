@@ -73,15 +73,15 @@ class SampleSummary:
     @classmethod
     def from_data(cls, data: Any) -> SampleSummary:
         """The inverse of `as_data`."""
-        fields, points = _fields(data), _list(_fields(data).get("points"), MOST_POINTS)
-        pairs = [_list(point, 2) for point in points]
+        fields, points = fields_of(data), list_of(fields_of(data).get("points"), MOST_POINTS)
+        pairs = [list_of(point, 2) for point in points]
         if not pairs or any(len(pair) != 2 for pair in pairs):
             raise ValueError("a summary has no points")
-        read = tuple((_number(value, least=1e-12), _count(n, 1)) for value, n in pairs)
+        read = tuple((number_of(value, least=1e-12), count_of(n, 1)) for value, n in pairs)
         return cls(
-            _count(fields.get("count"), 1),
-            _number(fields.get("mean"), least=1e-12),
-            _number(fields.get("variance")),
+            count_of(fields.get("count"), 1),
+            number_of(fields.get("mean"), least=1e-12),
+            number_of(fields.get("variance")),
             tuple(sorted(read)),
         )
 
@@ -117,18 +117,18 @@ class OperationCost(NamedTuple):
     @classmethod
     def from_data(cls, data: Any) -> OperationCost:
         """The inverse of `as_data`."""
-        fields = _fields(data)
+        fields = fields_of(data)
         key = OperationKey(
-            _text(fields.get("type")),
-            tuple(map(_text, _list(fields.get("dtypes"), MOST_DTYPES))),
-            _text(fields.get("provider")),
-            _count(fields.get("threads"), 1),
-            _text(fields.get("device")),
-            _count(fields.get("flops")),
-            _count(fields.get("nbytes")),
+            text_of(fields.get("type")),
+            tuple(map(text_of, list_of(fields.get("dtypes"), MOST_DTYPES))),
+            text_of(fields.get("provider")),
+            count_of(fields.get("threads"), 1),
+            text_of(fields.get("device")),
+            count_of(fields.get("flops")),
+            count_of(fields.get("nbytes")),
         )
         summary = SampleSummary.from_data(fields.get("seconds"))
-        return cls(key, summary, _count(fields.get("updated")))
+        return cls(key, summary, count_of(fields.get("updated")))
 
     def merged(self, other: OperationCost) -> OperationCost:
         """The row of the calls of both, whose keys are equal."""
@@ -151,7 +151,7 @@ class LinkCost(NamedTuple):
     @classmethod
     def from_data(cls, data: Any) -> LinkCost:
         """The inverse of `as_data`."""
-        fields = _fields(data)
+        fields = fields_of(data)
         if fields.get("kind") not in (SAME_NODE, OTHER_NODE):
             raise ValueError("a link is of no known kind")
         summaries = (fields.get("latency_s"), fields.get("bytes_per_s"))
@@ -185,9 +185,9 @@ class CollectiveCost(NamedTuple):
     @classmethod
     def from_data(cls, data: Any) -> CollectiveCost:
         """The inverse of `as_data`."""
-        fields = _fields(data)
-        counts = [_count(fields.get(name), 1) for name in ("nbytes", "ranks", "nodes")]
-        key = CollectiveKey(_text(fields.get("type")), *counts)
+        fields = fields_of(data)
+        counts = [count_of(fields.get(name), 1) for name in ("nbytes", "ranks", "nodes")]
+        key = CollectiveKey(text_of(fields.get("type")), *counts)
         return cls(key, SampleSummary.from_data(fields.get("seconds")))
 
     def merged(self, other: CollectiveCost) -> CollectiveCost:
@@ -213,31 +213,36 @@ def _centre(points: Sequence[tuple[float, int]]) -> tuple[float, int]:
     return sum(value * n for value, n in points) / count, count
 
 
-def _fields(data: Any) -> dict[str, Any]:
+def fields_of(data: Any) -> dict[str, Any]:
+    """An object of JSON. Errors: ValueError."""
     if not isinstance(data, dict):
         raise ValueError("a row is no object")
     return data
 
 
-def _list(value: Any, most: int) -> list[Any]:
+def list_of(value: Any, most: int) -> list[Any]:
+    """A list of at most `most` elements. Errors: ValueError."""
     if not isinstance(value, list) or len(value) > most:
         raise ValueError("a list is missing or too long")
     return value
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """A text of at most MOST_TEXT characters. Errors: ValueError."""
     if not isinstance(value, str) or len(value) > MOST_TEXT:
         raise ValueError("a name is missing or too long")
     return value
 
 
-def _count(value: Any, least: int = 0) -> int:
+def count_of(value: Any, least: int = 0) -> int:
+    """An integer from `least` to MOST_COUNT. Errors: ValueError."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST_COUNT:
         raise ValueError("a count is missing or out of range")
     return value
 
 
-def _number(value: Any, least: float = 0.0) -> float:
+def number_of(value: Any, least: float = 0.0) -> float:
+    """A finite number from `least` on. Errors: ValueError."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not least <= value < 1e30 or not math.isfinite(value):
         raise ValueError("a number is missing or out of range")

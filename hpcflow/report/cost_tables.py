@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.profile_costs import ProfiledOperation, log_ratio, percent
+from hpcflow.plan.cost.step_correction import LeftOut, left_out, seconds_by
 from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.platform.machine_profile import MachineProfile
 from hpcflow.platform.measured_costs import OperationCost, SampleSummary
@@ -65,7 +66,7 @@ def profile_data(profile: MachineProfile) -> list[dict[str, Any]]:
 
 
 def profile_text(profile: MachineProfile) -> str:
-    """The tables of a profile: operations, links and collectives."""
+    """The tables of a profile: operations, links, collectives and steps."""
     parts = []
     rows = [
         (_title(row["type"]), row["device"], f"{row['rows']:,}", f"{row['calls']:,}",
@@ -88,7 +89,44 @@ def profile_text(profile: MachineProfile) -> str:
     if collectives:
         columns = ("collective", "ranks", "nodes", "bytes", "measured", "time")
         parts.append(format_table(columns, collectives))
+    if profile.steps:
+        parts.append(_steps_text(left_out(profile.steps, seconds_by(profile.operations))))
     return "\n\n".join(parts)
+
+
+def steps_data(profile: MachineProfile) -> list[dict[str, Any]]:
+    """An object for each row of steps: its own work, measured and predicted without its program.
+
+    `corrected_s` is that of the learned correction, `uncorrected_s` the sum of operations.
+    """
+    found = left_out(profile.steps, seconds_by(profile.operations))
+    return [
+        {
+            **one.row.key._asdict(),
+            "script": one.row.script,
+            "measured_s": one.measured,
+            "uncorrected_s": one.uncorrected,
+            "corrected_s": one.corrected,
+        }
+        for one in found
+    ]
+
+
+def _steps_text(found: Sequence[LeftOut]) -> str:
+    """The table of measured steps, and the mean errors without and with the correction."""
+    rows: list[tuple[str, ...]] = [
+        (_title(one.row.script), f"{one.row.key.ranks:,}", f"{one.row.key.threads:,}",
+         f"{one.row.work.count:,}", *map(_milli, one[1:]))
+        for one in found
+    ]  # fmt: skip
+    before = statistics.fmean(log_ratio(one.uncorrected, one.measured) for one in found)
+    after = statistics.fmean(log_ratio(one.corrected, one.measured) for one in found)
+    head = ("script", "ranks", "threads", "measured", "own work ms", "uncorrected", "corrected")
+    return (
+        f"{format_table(head, rows)}\n"
+        f"mean error {_percent(percent(before))}; corrected by the other programs "
+        f"{_percent(percent(after))}"
+    )
 
 
 def predicted_operations(

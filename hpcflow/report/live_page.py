@@ -2,7 +2,7 @@
 
 The thread reads the files that the run writes. It holds no lock of the training and makes no MPI
 call; a page takes some hundredths of a second. Before its first page after the first training step
-it writes `plan.json`, once.
+it writes `plan.json`, once. The end of a run adds its steps to the machine profile.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from hpcflow.train.result_files import write_text
 
 if TYPE_CHECKING:
     from hpcflow.plan.ir.program import Plan
+    from hpcflow.platform.machine_profile import ProfileFile
+    from hpcflow.platform.measured_steps import PlannedStep
 
 NAME, PLAN = "report.html", "plan.json"
 REFRESH_S = 10  # between pages
@@ -33,6 +35,7 @@ class LivePage:
         self._folder, self._every_s = Path(run_dir).absolute(), every_s
         self._ends = threading.Event()
         self._plan: Plan | None = None  # until the thread has written it
+        self._planned: PlannedStep | None = None
         self._thread = threading.Thread(target=self._write_repeatedly, daemon=True, name="page")
         self._thread.start()
 
@@ -46,6 +49,14 @@ class LivePage:
         self._thread.join(LONGEST_S)
         if not self._thread.is_alive():
             write_last_page(self._folder)
+
+    def keep_step(self, file: ProfileFile | None) -> None:
+        """Add the steps of the run, which has ended well, to the machine profile, after `close`."""
+        if self._planned is not None and file is not None:
+            with _no_failure_of_the_job("the machine profile"):
+                from hpcflow.report.step_record import keep_step
+
+                keep_step(self._folder, self._planned, file)
 
     def _write_repeatedly(self) -> None:
         pause = self._every_s
@@ -63,6 +74,10 @@ class LivePage:
                 from hpcflow.report.plan_file import write_plan
 
                 write_plan(self._folder, plan)
+            with _no_failure_of_the_job("the machine profile"):
+                from hpcflow.plan.cost.planned_steps import planned_step
+
+                self._planned = planned_step(plan, plan.parts[plan.driver])  # lowered
 
 
 def write_last_page(folder: Path) -> None:

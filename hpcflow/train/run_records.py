@@ -31,7 +31,7 @@ from hpcflow.platform.record_files import read_json_object, read_text, unreadabl
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.result_files import versions, write_json
-from hpcflow.train.step_timing import TimingRow
+from hpcflow.train.step_timing import StepTiming, TimingRow
 
 if TYPE_CHECKING:
     from hpcflow.train.server_loads import LoadRow
@@ -47,6 +47,7 @@ ENVIRONMENT = ("HPCFLOW_", "SLURM_", "OMP_", "OMPI_", "MPICH_", "I_MPI_", "UCX_"
                "PYTHON", "LD_", "PATH", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")  # fmt: skip
 SECRET = ("JWT", "TOKEN", "KEY", "PASSWORD", "SECRET")
 LEAST_S, SHARE = 0.1, 1 / 2000  # between rows: seconds, and share of the elapsed time
+FEW_STEPS = 5  # of the row of an only worker, at least
 FEW_WORKERS = 8  # paces of more workers are written less often
 MOST_BYTES = 256 << 20  # of a table, before its rows are thinned out
 EVENT_COLUMNS = ("time", STEP, "event", "text")  # time in seconds since 1970
@@ -141,6 +142,16 @@ class RunLog:
             self._paces.add(
                 {"seconds": round(clock - self._begun, 4), "step": step, "worker": worker, **pace}
             )
+
+    def own_pace(self, step: int, timing: StepTiming) -> None:
+        """Add a row for the only worker of a job after its step `step`, if due."""
+        if 0 not in self._paced:  # the first step, which includes planning
+            self._paced[0] = timing.ended
+            timing.window.clear()
+        usual = max(LEAST_S, (timing.ended - self._begun) * SHARE)
+        if timing.ended - self._paced[0] >= usual and timing.window.steps >= FEW_STEPS:
+            self.pace(step, [(0, timing.window.row())])
+            timing.window.clear()
 
     def load(self, step: int, rows: Sequence[LoadRow]) -> None:
         """Add a row for each server with its load since its last row, if due."""

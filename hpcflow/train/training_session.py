@@ -292,6 +292,8 @@ class TrainingSession(Session):
             self.heirs.count(batch)
         if self._exchange is not None:
             self._compare(self._exchange.step(self.pace))
+        elif self._log is not None:
+            self._log.own_pace(self.steps, self.pace)
         if self._loads is not None:
             loads = self._loads.step(self.pace.ended)
             if self._log is not None:
