@@ -121,20 +121,19 @@ def planned(chosen: Sequence[Case], rows: Sequence[Any]) -> list[Planned]:
     from hpcflow.cli.plan import plans_of
     from hpcflow.graph.graph import Graph
     from hpcflow.plan.cost.planned_steps import planned_step
-    from hpcflow.plan.serialization.graph_fingerprint import plan_digest
     from hpcflow.runtime.step.kernel_selection import lower_for_devices
     from hpcflow.settings import Settings
 
-    by_plan, found = {row.key.plan: row for row in rows}, []
+    by_run, found = {(row.script, row.key.ranks): row for row in rows}, []
     for case in chosen:
         with Graph().as_default():
             settings = Settings.from_environ()
             plans, devices, _ = plans_of(str(case.script), case.arguments, case.ranks, settings)
         plan = plans[-1][0]
         step = planned_step(plan, lower_for_devices(plan.parts[plan.driver], devices))
-        row = by_plan.get(plan_digest(plan))
+        row = by_run.get((case.script.name, case.ranks))
         if row is None:
-            raise SystemExit(f"{case.net} on {case.ranks} ranks: no row of this plan")
+            raise SystemExit(f"{case.net} on {case.ranks} ranks: no row of this run")
         if row.planned != step:
             print(f"{case.net} on {case.ranks} ran other operations than planned", file=sys.stderr)
         found.append(Planned(case, plan, step, row))
