@@ -53,7 +53,7 @@ class LivePage:
     def keep_step(self, file: ProfileFile | None) -> None:
         """Add the steps of the run, which has ended well, to the machine profile, after `close`."""
         if self._planned is not None and file is not None:
-            with _no_failure_of_the_job("the machine profile"):
+            with no_failure_of_the_job("the machine profile"):
                 from hpcflow.report.step_record import keep_step
 
                 keep_step(self._folder, self._planned, file)
@@ -74,7 +74,7 @@ class LivePage:
                 from hpcflow.report.plan_file import write_plan
 
                 write_plan(self._folder, plan)
-            with _no_failure_of_the_job("the machine profile"):
+            with no_failure_of_the_job("the machine profile"):
                 from hpcflow.plan.cost.planned_steps import planned_step
 
                 self._planned = planned_step(plan, plan.parts[plan.driver])  # lowered

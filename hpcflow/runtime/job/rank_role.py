@@ -108,9 +108,7 @@ class RankRole:
             from hpcflow.runtime.job.job_topology import job_topology
 
             is_measured = cluster.times is not None
-            topology, network = job_topology(
-                settings.topology, self.world, self.roles, is_measured
-            )
+            topology, network = job_topology(settings.topology, self.world, self.roles, is_measured)
             cluster = dataclasses.replace(cluster, topology=topology, network=network)
         if settings.automatic:
             from hpcflow.runtime.job.job_speeds import job_speeds
