@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hpcflow.cli import main as cli
-from hpcflow.cli.measured_run import MeasuredRun
+from hpcflow.cli.measured_run import MOST_LATENCY_S, MeasuredRun, _latency_of
 from hpcflow.cli.predict import _bandwidth, _latency
 from hpcflow.errors import DataError, LaunchError
 from hpcflow.report import run_prediction
@@ -373,6 +373,36 @@ def test_a_run_has_the_speeds_of_its_workers_and_its_script_with_arguments(tmp_p
         run.planned(2, {})
     damaged = run_folder(tmp_path / "damaged", manifest={"nodes": {"n0": 7}, "settings": []})
     assert MeasuredRun(damaged).ranks_per_node == 1
+
+
+def test_the_noise_is_pooled_over_workers_with_few_rows(tmp_path: Path) -> None:
+    """Deviations 0.1, 0, 0.1 of three rows, times sqrt(3 / 2), by a normal quartile; sqrt(4)."""
+    folder = run_folder(tmp_path / "run")
+    rows = ["seconds,step,worker,steps,work,wait,samples"]
+    rows += [f"{i},{i},{w},4,{work},0.001,32"
+             for i, work in enumerate((9.0, 0.9, 1.0, 1.1)) for w in (0, 1)]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(rows) + "\n")
+    expected = 0.1 * math.sqrt(3 / 2) / 0.6745 * math.sqrt(4)
+    assert MeasuredRun(folder).sigma == pytest.approx(expected)
+
+
+def test_the_shares_of_servers_are_their_work_without_the_first_row(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    rows = (folder / "paces.csv").read_text().splitlines()
+    rows = [rows[0] + ",server", *(f"{row}," for row in rows[1:])]
+    rows += [f"{20 + i},9,,,{work},{wait},,0" for i, (work, wait) in enumerate(
+        [(5, 1), (0.1, 0.4), (0.2, 0.3)])]  # fmt: skip
+    (folder / "paces.csv").write_text("\n".join(rows) + "\n")
+    found = run_prediction.measured_steps(folder)
+    assert found.server_shares == {0: pytest.approx(0.3)}
+    assert found.work == {0: [0.002] * 9, 1: [0.004] * 9}
+
+
+def test_the_latency_is_that_at_which_a_replay_takes_the_measured_time() -> None:
+    """Four messages one after the other beside 0.1 s of work."""
+    assert _latency_of(lambda latency: 0.1 + 4 * latency, 0.12) == pytest.approx(5e-3, abs=1e-5)
+    assert _latency_of(lambda latency: 0.1 + 4 * latency, 0.09) == 0.0
+    assert _latency_of(lambda latency: 0.1, 0.2) == pytest.approx(MOST_LATENCY_S, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcflow.cli.plan import plans_of
 from hpcflow.errors import DataError, LaunchError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.static_shape import Spec
-from hpcflow.placement.durations import Seconds
-from hpcflow.placement.job_replay import JobSettings, ReplicaClass
-from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds, own_seconds
+from hpcflow.placement.durations import NOTHING, Seconds
+from hpcflow.placement.job_replay import JobSettings, ReplicaClass, replay_job
+from hpcflow.placement.network import Network
+from hpcflow.plan.cost.replay_of_plan import (
+    NodeSeconds,
+    model_seconds,
+    own_seconds,
+    servers_seconds,
+    template_of,
+)
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.serialization.plan_cache_key import UNRELATED_SETTINGS
 from hpcflow.ps import script_rules
@@ -28,10 +36,11 @@ from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.run_records import MANIFEST
 
 MOST_SPEEDS = 16  # classes of replicas with different speeds
-LEAST_ERROR = 0.1  # relative error of a measured time in another run
+LEAST_ERROR = 0.08  # of a predicted step, relative: in 9 of 10 cases it is less
+MOST_LATENCY_S, LATENCY_STEP_S = 2e-2, 1e-5  # of a fitted latency
 MOST_NOISE = 0.5  # a larger spread of the rows of paces.csv is that of drifts
 FLAGS = {"True": "1", "False": "0"}  # of a manifest -> of the environment
-FEW_ROWS = 5  # of paces.csv: fewer have no spread
+FEW_ROWS = 5  # of paces.csv, of all workers: fewer have no spread
 
 
 class MeasuredRun:
@@ -60,16 +69,22 @@ class MeasuredRun:
 
     @property
     def sigma(self) -> float:
-        """The noise of a step: of n steps the mean, a row of paces.csv, varies by 1 / sqrt(n)."""
-        spreads = []
+        """The noise of a step: of n steps the mean, a row of paces.csv, varies by 1 / sqrt(n).
+
+        Deviations of all workers from their own medians are pooled. A median of few rows is near
+        them, so the deviations of n rows count sqrt(n / (n - 1)) times.
+        """
+        deviations = []
         for rows in self._steps.work.values():
             middle = statistics.median(rows)
-            if len(rows) >= FEW_ROWS and middle:
-                spreads.append(statistics.median(abs(row / middle - 1) for row in rows) / 0.6745)
-        if not spreads:
+            if len(rows) > 1 and middle:
+                factor = math.sqrt(len(rows) / (len(rows) - 1))
+                deviations += [factor * abs(row / middle - 1) for row in rows]
+        if len(deviations) < FEW_ROWS:
             return JobSettings().sigma
+        spread = statistics.median(deviations) / 0.6745  # of a normal distribution
         steps = statistics.median(self._steps.counts)
-        return min(MOST_NOISE, statistics.median(spreads) * math.sqrt(max(1.0, steps)))
+        return min(MOST_NOISE, spread * math.sqrt(max(1.0, steps)))
 
     def classes(self, replicas: int) -> list[ReplicaClass]:
         """Return the speeds of the run's workers as those of `replicas` replicas."""
@@ -125,20 +140,67 @@ class MeasuredRun:
         return (plans[-1][0] if plans else None), devices, code
 
     def node_seconds(self) -> NodeSeconds:
-        """The times of nodes: the model, scaled so that the run's own plan takes what it took."""
-        predicted = own_seconds(self._plans[0]).median
-        rows = sorted(row for rows in self._steps.work.values() for row in rows)
-        middle = statistics.median(rows)
-        factor = middle / predicted if predicted else 1.0
-        low = min(1 - LEAST_ERROR, rows[len(rows) // 20] / middle) if middle else 1.0
-        last = rows[len(rows) - 1 - len(rows) // 20]
-        high = max(1 + LEAST_ERROR, last / middle) if middle else 1.0
+        """The times of nodes: the model, scaled so that the run's own plan takes what it took.
+
+        Copies from and into messages keep the model's time, as they depend on the memory alone.
+        What servers compute is scaled so that they work for the measured share of the time.
+        """
+        plan = self._plans[0]
+        copies = own_seconds(plan, _copy_seconds).median
+        predicted = own_seconds(plan).median - copies
+        middle = statistics.median(row for rows in self._steps.work.values() for row in rows)
+        factor = max(middle - copies, 0.0) / predicted if predicted else 1.0
+        on_servers, of_server = servers_seconds(plan), factor
+        if on_servers and self._steps.server_shares:
+            shares = statistics.mean(self._steps.server_shares.values())
+            of_server = shares * self.servers * self._steps.median / on_servers
 
         def seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
-            value = factor * model_seconds(node, inputs).median
-            return Seconds(value, value * low, value * high)
+            value = model_seconds(node, inputs).median
+            if node.device.startswith("/job:ps/"):
+                value *= of_server
+            elif not node.row.message:
+                value *= factor
+            return Seconds(value, value, value)
 
         return seconds
+
+    def fitted(self, network: Network, settings: JobSettings) -> tuple[Network, float]:
+        """Return a network with the latency at which the run's replay takes what the run took.
+
+        That latency contains the software's time for a message. Also returns the relative error of
+        steps that are predicted with it: `LEAST_ERROR`, and what the replay of the run itself is
+        wrong. `network` is that on which the run was.
+        """
+        plan, seconds = self._plans[0], self.node_seconds()
+        replicas, measured = plan.cluster.replicas, self._steps.median
+
+        def own_step(latency: float) -> float:
+            chosen = dataclasses.replace(network, latency=latency)
+            template = template_of(plan, chosen, seconds)
+            times = replay_job(template, chosen, self.classes(replicas), settings)
+            return times.quantile(0.5)
+
+        latency = _latency_of(own_step, measured)
+        own = own_step(latency)
+        error = math.hypot(LEAST_ERROR, measured / own - 1 if own else 0.0)
+        return dataclasses.replace(network, latency=latency), error
+
+
+def _latency_of(own_step: Callable[[float], float], measured: float) -> float:
+    """The latency at which a replay takes the measured time, by bisection; 0 if none is so fast."""
+    low, high = 0.0, MOST_LATENCY_S
+    if own_step(low) >= measured:
+        return 0.0
+    while high - low > LATENCY_STEP_S:
+        middle = (low + high) / 2
+        low, high = (middle, high) if own_step(middle) < measured else (low, middle)
+    return (low + high) / 2
+
+
+def _copy_seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
+    """The model's time of a node that copies from or into messages, else nothing."""
+    return model_seconds(node, inputs) if node.row.message else NOTHING
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ work of a step. Computing, messages and updates of servers are then replayed, wi
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.durations import Seconds
 from hpcflow.placement.job_places import JobPlaces
-from hpcflow.placement.job_replay import JobSettings
+from hpcflow.placement.job_replay import JobSettings, ReplicaClass
 from hpcflow.placement.network import Network
 from hpcflow.placement.topology import Topology, read_topology
 from hpcflow.plan.cost.corrected_seconds import corrected_node_seconds
@@ -63,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="of a node's network card, each way (12.5GB/s)",
     )
-    parser.add_argument("--latency", metavar="TIME", help="of a message (5us)")
+    parser.add_argument(
+        "--run-bandwidth", metavar="RATE", help="of the network on which RUN was (--bandwidth)"
+    )
+    parser.add_argument(
+        "--latency", metavar="TIME", help="of a message (5us, or that at which RUN is replayed)"
+    )
     parser.add_argument("--memory-bandwidth", metavar="RATE", help="within a node (20GB/s)")
     parser.add_argument(
         "--ranks-per-node", type=int, metavar="N", help="ranks of a node (1, or RUN's)"
@@ -148,9 +154,15 @@ def _predicted(
     if code or plan is None:
         return None, "", code
     seconds, times = _node_seconds(args, run, plan, step)
-    classes = run.classes(plan.cluster.replicas) if run is not None else ()
+    classes: Sequence[ReplicaClass] = ()
+    error = None
+    if run is not None:
+        classes = run.classes(plan.cluster.replicas)
+        network, error = _fitted(args, run, network, replay)
     where = network if topology is None else _places(args, topology, plan)
-    prediction = predict_step(plan, where, memory, replay, classes, seconds, args.repeat, storage)
+    prediction = predict_step(
+        plan, where, memory, replay, classes, seconds, args.repeat, storage, error
+    )
     return prediction, times, 0
 
 
@@ -350,6 +362,19 @@ def _network(args: argparse.Namespace, run: MeasuredRun | None) -> Network:
         cores=args.cores or 0,
         memory_bandwidth=_bandwidth("--memory-bandwidth", args.memory_bandwidth or "20GB/s"),
     )
+
+
+def _fitted(
+    args: argparse.Namespace, run: MeasuredRun, network: Network, replay: JobSettings
+) -> tuple[Network, float]:
+    """The network with the latency of RUN unless one is given, and the error of the prediction."""
+    own = dataclasses.replace(network, ranks_per_node=run.ranks_per_node)
+    if args.run_bandwidth is not None:
+        rate = _bandwidth("--run-bandwidth", args.run_bandwidth)
+        own = dataclasses.replace(own, bandwidth=rate)
+    fitted, error = run.fitted(own, replay)
+    latency = fitted.latency if args.latency is None else network.latency
+    return dataclasses.replace(network, latency=latency), error
 
 
 def _replay_settings(args: argparse.Namespace, run: MeasuredRun | None) -> JobSettings:

@@ -42,11 +42,13 @@ class MeasuredSteps:
     """Seconds of a run's steps; `work`, by worker, is the part without waiting for other ranks.
 
     The elements of the lists are means of some steps of a worker, `counts` says of how many.
+    `server_shares` has the share of the time in which each server works, where it was measured.
     """
 
     steps: list[float]
     work: dict[int, list[float]]
     counts: list[float]
+    server_shares: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -61,8 +63,10 @@ def measured_steps(folder: Path) -> MeasuredSteps:
     others. Errors: DataError if the run says nothing.
     """
     by_worker: dict[int, list[tuple[float, float, float]]] = {}
+    by_server: dict[int, list[tuple[float, float]]] = {}
     for row in rows_of_paces(folder / PACES):
-        if "worker" not in row:  # of a server
+        if "worker" not in row:
+            by_server.setdefault(int(row["server"]), []).append((row["work"], row["wait"]))
             continue
         pace = row["work"], row["wait"], row.get("steps", 1.0)
         by_worker.setdefault(int(row["worker"]), []).append(pace)
@@ -78,7 +82,14 @@ def measured_steps(folder: Path) -> MeasuredSteps:
         [work + wait for work, wait, _ in rows],
         {worker: [work for work, _, _ in paces] for worker, paces in by_worker.items()},
         [count for _, _, count in rows],
+        {server: _share(loads[1:] or loads) for server, loads in by_server.items()},
     )
+
+
+def _share(loads: list[tuple[float, float]]) -> float:
+    """The share of work in times of work and of waiting."""
+    work, waits = (sum(column) for column in zip(*loads, strict=True))
+    return work / (work + waits) if work + waits else 0.0
 
 
 def _totals(folder: Path) -> dict[int, list[tuple[float, float, float]]]:

@@ -20,6 +20,7 @@ from hpcflow.plan.cost.replay_of_plan import (
     one_rank_seconds,
     own_seconds,
     samples_of,
+    servers_seconds,
     template_of,
 )
 from hpcflow.plan.cost.step_prediction import predict_step
@@ -126,6 +127,24 @@ def test_the_times_of_nodes_are_those_that_are_passed_in(planned) -> None:
     count = len(products)
     assert count >= 9
     assert (found.median, found.low, found.high) == pytest.approx((2 * count, count, 4 * count))
+
+
+@pytest.mark.parametrize(("sync", "sums"), [("async", 0), ("all", 3), ("backup:1", 3)])
+def test_servers_update_for_each_replica_or_once_a_round(planned, sync, sums) -> None:
+    """An update takes 2 s, a sum as many as it has gradients; adding to a round takes nothing."""
+    plan = planned(4, ps=1, sync=sync)
+
+    def seconds(node, inputs) -> Seconds:
+        of = {"ApplyGradientDescent": 2.0, "RoundAdd": 50.0, "RoundReady": 50.0, "RoundEnd": 50.0}
+        value = float(len(inputs)) if node.type == "RoundSum" else of.get(node.type, 0.0)
+        return Seconds(value, value, value)
+
+    gradients = {"async": 1, "all": 3, "backup:1": 2}[sync]
+    updates = 3 * 2.0 * (3 if sync == "async" else 1)
+    assert servers_seconds(plan, seconds) == updates + sums * gradients
+    template = template_of(plan, NETWORK, seconds)
+    own = sum(task.seconds.median for task in (*template.tasks, *template.update))
+    assert own == 3 * 2.0 + sums * gradients
 
 
 def test_collectives_go_on_beside_the_backward_pass(planned) -> None:

@@ -26,6 +26,7 @@ from hpcflow.plan.ir.program import Node, Partition, Plan
 
 NodeSeconds = Callable[[Node, Sequence[Spec]], Seconds]  # of a node and the specs of its inputs
 SPREAD = 3.0  # the cost model knows no machine: FLOPS per core differ by this factor either way
+PASSED_ON = ("RoundAdd", "RoundReady", "RoundPick", "RoundEnd", "ClockTick")  # no copy, no sum
 GATES: dict[str, Gate] = {"RoundTotal": "own update", "RoundOver": "own update"}
 
 
@@ -76,6 +77,19 @@ def own_seconds(plan: Plan, seconds: NodeSeconds = model_seconds) -> Seconds:
         if node.row.message not in ("send", "receive") and not node.row.collective
     ]
     return total(_node_seconds(node, part, seconds, 1) for node in nodes)
+
+
+def servers_seconds(plan: Plan, seconds: NodeSeconds = model_seconds) -> float:
+    """Return the time that all servers together compute in a step of all replicas."""
+    gradients = plan.cluster.sync.needed(plan.cluster.replicas) or 1
+    sums = 0.0
+    for part_of, times in ((plan, plan.cluster.replicas), (plan.round, 1)):
+        for task, part in part_of.parts.items() if part_of is not None else ():
+            if parse_device(task).job == "ps":
+                nodes = [n for n in part.nodes.values() if not n.row.waits or n.type == "RoundSum"]
+                each = total(_node_seconds(node, part, seconds, gradients) for node in nodes)
+                sums += times * each.median
+    return sums
 
 
 def samples_of(plan: Plan) -> int:
@@ -256,7 +270,7 @@ class _Tasks:
             task = dataclasses.replace(task, gate=gate)
         elif node.type in GATES:
             task = dataclasses.replace(task, gate=GATES[node.type])
-        else:
+        elif node.type not in PASSED_ON:
             time = _node_seconds(node, part, self.seconds, self.gradients)
             device = node.device.removeprefix(f"{part.task}/")
             task = dataclasses.replace(task, seconds=time, device=device)

@@ -1,8 +1,9 @@
 """Step prediction: the time of a plan's step on a network, by replays of the plan.
 
 The median and the 90th percentile come from replays in which each task takes the median of its
-time. The interval is that of the median step: from a replay in which all tasks take the low ends of
-their times to one in which they take the high ends. It does not cover errors of the network.
+time. The interval is that of the median step: the known error of predictions from a run, else from
+a replay in which all tasks take the low ends of their times to one in which they take the high
+ends, which does not cover errors of the network.
 """
 
 from __future__ import annotations
@@ -125,10 +126,12 @@ def predict_step(
     seconds: NodeSeconds = model_seconds,
     repeats: int = 1,
     storage: Storage | None = None,
+    error: float | None = None,
 ) -> StepPrediction:
     """Predict the step of a plan; `repeats` replays with different draws give the quantiles.
 
     `classes` are the replicas with their speeds, by default equal ones; on a topology those of it.
+    `error` is the relative error of the median, if it is known: the interval then has no replays.
     Errors: PlacementError if the classes do not have as many replicas as the plan.
     """
     template = template_of(plan, network, seconds)
@@ -148,7 +151,10 @@ def predict_step(
     runs = [replayed("median", settings.seed + i) for i in range(repeats)]
     pooled = dataclasses.replace(runs[0], steps=np.hstack([run.steps for run in runs]))
     median = pooled.quantile(0.5)
-    low, high = (replayed(bound, settings.seed).quantile(0.5) for bound in ("low", "high"))
+    if error is not None:
+        low, high = median * (1 - error), median * (1 + error)
+    else:
+        low, high = (replayed(bound, settings.seed).quantile(0.5) for bound in ("low", "high"))
     return StepPrediction(
         plan,
         network,
