@@ -16,12 +16,15 @@ import dataclasses
 import time
 from typing import Any
 
+from hpcflow.lowering import python_codegen
 from hpcflow.plan.cost.cost_model import predicted_seconds
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.executor import mpi_progress_thread
 from hpcflow.runtime.step.observer import Observer
 
 SHORTEST_SLEEP_S = 5e-4  # shorter sleeps are added up: each ends some 0.1 ms late
+LONG_S, POLL_S = 2e-3, 1e-3  # kernels that lend the progress lock, and polls during these
 SLACK_S = 2e-3  # a kernel that begins this late after the last one makes up for it
 
 
@@ -55,7 +58,8 @@ class SleepingKernels(Observer[Any, Any]):
 def sleep_in_kernels(context: Any, slowdown: float) -> SleepingKernels:
     """Let the kernels of a rank sleep in all steps that it compiles from now on.
 
-    Updates then run as whole kernels, not by tiles, which no observer sees.
+    Updates then run as whole kernels, not by tiles, which no observer sees. During long kernels
+    messages go on as usual, polled less often, because polls of many ranks would fill the cores.
     """
     original = Device.info
 
@@ -63,6 +67,8 @@ def sleep_in_kernels(context: Any, slowdown: float) -> SleepingKernels:
         return dataclasses.replace(original(*arguments), tiles=False)
 
     Device.info = untiled  # type: ignore[method-assign]
+    python_codegen.LONG_S = LONG_S / slowdown
+    mpi_progress_thread.POLL_S = POLL_S
     observer = SleepingKernels(slowdown)
     context.observe(observer)
     return observer
