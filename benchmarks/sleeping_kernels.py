@@ -17,14 +17,15 @@ import time
 from typing import Any
 
 from hpcflow.lowering import python_codegen
-from hpcflow.plan.cost.cost_model import predicted_seconds
+from hpcflow.plan.communication import message_coalescing
+from hpcflow.plan.cost.cost_model import predicted_seconds, without_idle_rows
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.executor import mpi_progress_thread
 from hpcflow.runtime.step.observer import Observer
 
 SHORTEST_SLEEP_S = 5e-4  # shorter sleeps are added up: each ends some 0.1 ms late
-LONG_S, POLL_S = 2e-3, 1e-3  # kernels that lend the progress lock, and polls during these
+POLL_S = 1e-3  # between polls of messages during long kernels
 SLACK_S = 2e-3  # a kernel that begins this late after the last one makes up for it
 
 
@@ -40,7 +41,8 @@ class SleepingKernels(Observer[Any, Any]):
 
     def bind_kernel(self, instance: Any, node: Any, kernel: Any) -> Any:
         compiled = instance.compiled
-        whole = self.slowdown * predicted_seconds(node, cost_input_specs(node, compiled.part))
+        specs = without_idle_rows(node, cost_input_specs(node, compiled.part))
+        whole = self.slowdown * predicted_seconds(node, specs)
 
         def slept(*arguments: Any, **named: Any) -> Any:
             now = time.perf_counter()
@@ -58,17 +60,20 @@ class SleepingKernels(Observer[Any, Any]):
 def sleep_in_kernels(context: Any, slowdown: float) -> SleepingKernels:
     """Let the kernels of a rank sleep in all steps that it compiles from now on.
 
-    Updates then run as whole kernels, not by tiles, which no observer sees. During long kernels
-    messages go on as usual, polled less often, because polls of many ranks would fill the cores.
+    Updates then run as whole kernels, not by tiles, which no observer sees. What depends on
+    predicted times, such as which kernels are long, follows the times with the sleep. During long
+    kernels messages are polled less often, because polls of many ranks would fill the cores.
     """
+    python_codegen.LONG_S /= slowdown
+    python_codegen.POLL_EVERY_S /= slowdown
+    message_coalescing.WORTH_S /= slowdown
+    mpi_progress_thread.POLL_S = POLL_S
     original = Device.info
 
     def untiled(*arguments: Any) -> Any:
         return dataclasses.replace(original(*arguments), tiles=False)
 
     Device.info = untiled  # type: ignore[method-assign]
-    python_codegen.LONG_S = LONG_S / slowdown
-    mpi_progress_thread.POLL_S = POLL_S
     observer = SleepingKernels(slowdown)
     context.observe(observer)
     return observer

@@ -1,7 +1,8 @@
-"""Makespan: the predicted time of one step of a graph of operations that is placed on devices.
+"""Step problem: operations, values and devices of one step; the list schedule of HEFT.
 
-A device runs its operations one at a time, in one order for all devices: by falling upward rank as
-in HEFT (Topcuoglu, Hariri and Wu, "Performance-Effective and Low-Complexity Task Scheduling for
+`segment_schedule.py` predicts the time of a placed step. In the list schedule, by which HEFT places
+operations, a device runs its operations one at a time, in one order for all devices: by falling
+upward rank (Topcuoglu, Hariri and Wu, "Performance-Effective and Low-Complexity Task Scheduling for
 Heterogeneous Computing", 2002). A value that another device uses is one message to it. A message
 takes a latency plus its bytes over the least bandwidth of the links of its route, and occupies each
 of them for the latency plus its bytes over the bandwidth of this link. Messages take the links in
@@ -20,6 +21,9 @@ import numpy as np
 from hpcflow.placement.topology import Link, Topology
 
 
+Placement = tuple[int, ...]  # the device of each group
+
+
 class Route(NamedTuple):
     """What messages from one device to another pass: numbers of links, and how long they take."""
 
@@ -31,17 +35,24 @@ class Route(NamedTuple):
 class Links:
     """The links between devices and the routes of messages.
 
-    `seconds_per_byte[link]` is the inverse of the bandwidth of a link.
+    `seconds_per_byte[link]` is the inverse of the bandwidth of a link. `handling` is how long a
+    message keeps its sender busy, and its receiver.
     """
 
-    def __init__(self, seconds_per_byte: Sequence[float], routes: dict[tuple[int, int], Route]):
+    def __init__(
+        self,
+        seconds_per_byte: Sequence[float],
+        routes: dict[tuple[int, int], Route],
+        handling: float = 0.0,
+    ) -> None:
         self.seconds_per_byte, self.routes = tuple(seconds_per_byte), routes
+        self.handling = handling
         count = max(len(routes), 1)
         self.mean_latency = sum(route.latency for route in routes.values()) / count
         self.mean_seconds_per_byte = sum(r.seconds_per_byte for r in routes.values()) / count
 
     @classmethod
-    def equal(cls, devices: int, latency: float, bandwidth: float) -> Links:
+    def equal(cls, devices: int, latency: float, bandwidth: float, handling: float = 0.0) -> Links:
         """Equal devices, each with a port to send by and a port to receive by."""
         inverse = 1.0 / bandwidth
         routes = {
@@ -50,10 +61,10 @@ class Links:
             for b in range(devices)
             if a != b
         }
-        return cls([inverse] * 2 * devices, routes)
+        return cls([inverse] * 2 * devices, routes, handling)
 
     @classmethod
-    def of(cls, topology: Topology, latency: float) -> Links:
+    def of(cls, topology: Topology, latency: float, handling: float = 0.0) -> Links:
         """The links of a topology, of which device d is rank d.
 
         `latency` is that of the software; that of the network comes to it.
@@ -68,7 +79,7 @@ class Links:
                     inverse = 1.0 / min(map(topology.bandwidth, route))
                     own = topology.message_seconds(a, b, 0)
                     routes[a, b] = Route(links, latency + own, inverse)
-        return cls([1.0 / topology.bandwidth(link) for link in numbers], routes)
+        return cls([1.0 / topology.bandwidth(link) for link in numbers], routes, handling)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +146,16 @@ class StepProblem:
         fixed = self.fixed[group]
         return self.devices_of(group)[0] if fixed is None else fixed
 
+    def permitted(self, placement: Placement, otherwise: Placement) -> Placement:
+        """Return a placement with the groups that may not be where it has them as `otherwise`."""
+        wrong = [g for g, those in self.allowed.items() if placement[g] not in those]
+        if not wrong:
+            return placement
+        devices = list(placement)
+        for g in wrong:
+            devices[g] = otherwise[g]
+        return tuple(devices)
+
     @functools.cached_property
     def inputs(self) -> list[list[int]]:
         """The values that each operation uses."""
@@ -143,6 +164,14 @@ class StepProblem:
             for user in value.users:
                 inputs[user].append(i)
         return inputs
+
+    @functools.cached_property
+    def outputs(self) -> list[list[int]]:
+        """The values that each operation computes."""
+        outputs: list[list[int]] = [[] for _ in self.seconds]
+        for i, value in enumerate(self.values):
+            outputs[value.producer].append(i)
+        return outputs
 
     @functools.cached_property
     def producers(self) -> list[int]:
@@ -165,11 +194,8 @@ class StepProblem:
         """
         rank, longest = [0.0] * len(self.seconds), [0.0] * len(self.seconds)
         mean = sum(device.slowdown for device in self.devices) / len(self.devices)
-        made: list[list[int]] = [[] for _ in self.seconds]
-        for i, value in enumerate(self.values):
-            made[value.producer].append(i)
         for op in reversed(range(len(self.seconds))):
-            for i in made[op]:
+            for i in self.outputs[op]:
                 after = max((rank[user] for user in self.values[i].users), default=0.0)
                 longest[op] = max(longest[op], self.costs[i] + after)
             rank[op] = self.seconds[op] * mean + longest[op]
@@ -245,7 +271,6 @@ class Timeline:
         self.free = [device.start for device in problem.devices]  # when a device is idle again
         self.idle = [0.0] * len(problem.links.seconds_per_byte)  # when each link is idle again
         self.arrived: dict[tuple[int, int], float] = {}  # (value, device) -> time
-        self.used: set[int] = set()
 
     def ready(
         self, op: int, device: int
@@ -296,17 +321,3 @@ class Timeline:
         begin = max(when, self.free[device])
         end = begin + self.problem.seconds[op] * self.problem.devices[device].slowdown
         self.where[op], self.finish[op], self.free[device] = device, end, end
-        self.used.add(device)
-
-    def makespan(self) -> float:
-        """Return the time of the step."""
-        devices = self.problem.devices
-        return max((self.free[d] + devices[d].end for d in self.used), default=0.0)
-
-
-def schedule(problem: StepProblem, placement: Sequence[int]) -> Timeline:
-    """Return the schedule of all operations, with group g on device `placement[g]`."""
-    timeline = Timeline(problem)
-    for op in problem.order:
-        timeline.place(op, placement[problem.group[op]])
-    return timeline

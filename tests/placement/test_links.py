@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from hpcflow.placement.makespan import Device, Links, StepProblem, Value, schedule
+from hpcflow.placement.makespan import Device, Links, StepProblem, Value
 from hpcflow.placement.makespan_search import search
 from hpcflow.placement.topology import topology_of
+from tests.placement.list_schedules import list_makespan
 
 
 def problem(topology: dict[str, Any], seconds: list[float], values: list[Value]) -> StepProblem:
@@ -25,7 +26,7 @@ def problem(topology: dict[str, Any], seconds: list[float], values: list[Value])
 
 
 def time_of(made: StepProblem, *placement: int) -> float:
-    return schedule(made, placement).makespan()
+    return list_makespan(made, placement)
 
 
 NODES = [{"bytes_per_s": 10}, {"bytes_per_s": 2}, {"ranks": 2, "bytes_per_s": 10, "speed": [1, 2]}]

@@ -10,15 +10,11 @@ import random
 import numpy as np
 import pytest
 
-from hpcflow.placement.makespan import (
-    Device,
-    Links,
-    MemoryReservation,
-    StepProblem,
-    Value,
-    schedule,
-)
-from hpcflow.placement.makespan_search import cut, default_placement, earliest_finish, score, search
+from hpcflow.placement.makespan import Device, Links, MemoryReservation, StepProblem, Value
+from hpcflow.placement.makespan_search import score, search
+from hpcflow.placement.segment_schedule import step_time
+from hpcflow.placement.start_placements import cut, default_placement, earliest_finish
+from tests.placement.list_schedules import list_makespan
 
 
 def problem(seconds, edges, devices=2, fixed=None, held=None, groups=None, **more):
@@ -41,7 +37,7 @@ def problem(seconds, edges, devices=2, fixed=None, held=None, groups=None, **mor
 
 
 def time_of(made, placement):
-    return schedule(made, placement).makespan()
+    return list_makespan(made, placement)
 
 
 # -- schedules by hand
@@ -226,11 +222,11 @@ def test_never_worse_than_the_default_and_near_the_best_placement(seed):
     made = random_problem(rng, 7, 2, fixed=[0, *[None] * 6], latency=0.2)
     best = found(made)
     every = itertools.product([0], *[range(2)] * 6)
-    least = min(time_of(made, placement) for placement in every)
-    default = time_of(made, default_placement(made))
+    least = min(step_time(made, placement).seconds for placement in every)
+    default = step_time(made, default_placement(made)).seconds
     assert best.seconds <= default and best.devices[0] == 0
     assert best.seconds <= max(1.15 * least, least / 0.95) + 1e-9
-    assert best.seconds == time_of(made, best.devices)
+    assert best.seconds == step_time(made, best.devices).seconds
 
 
 def test_fixed_groups_and_groups_of_several_operations_stay_together():
@@ -281,7 +277,7 @@ def test_repeated_searches_agree():
 def test_cuts_are_contiguous_and_the_greatest_part_is_the_least(seed):
     rng = random.Random(seed)
     weights = [rng.choice([0.0, 1.0, 3.0, 8.0]) for _ in range(8)]
-    parts = cut(weights, 3)
+    parts = cut(weights, [1.0] * 3)
     assert parts == sorted(parts) and set(parts) <= {0, 1, 2}
     heaviest = max(sum(w for w, p in zip(weights, parts, strict=True) if p == k) for k in range(3))
     least = min(

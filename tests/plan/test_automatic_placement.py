@@ -224,6 +224,35 @@ def test_sums_of_replicas_do_not_depend_on_the_shapes_of_feeds():
     assert devices(1) == devices(7) == devices(100_000) != []
 
 
+def predicted(made, optimizer, rows):
+    """The predicted milliseconds of a step on the driver: rows of a variable, and its update."""
+    with graph() as g:
+        w = hf.Variable(hf.zeros([made, 64]), name="w")
+        used = hf.nn.embedding_lookup(w, hf.constant(list(range(rows)))) if rows else w * 2.0
+        train = optimizer.minimize(hf.reduce_sum(used))
+    return forecast(plan_of(g, [train], {}, TWO, AUTO))[1]
+
+
+def test_updates_count_the_bytes_of_their_variables():
+    slots = {
+        name: predicted(20_000, optimizer, 0)
+        for name, optimizer in (
+            ("none", hf.train.GradientDescentOptimizer(0.1)),
+            ("one", hf.train.MomentumOptimizer(0.1, 0.9)),
+            ("two", hf.train.AdamOptimizer(0.1)),
+        )
+    }
+    pass_ms = 1e3 * 20_000 * 64 * 4 / 1e10  # the cost model reads each input once, at 10 GB/s
+    for fewer, more in (("none", "one"), ("one", "two")):
+        assert slots[more] - slots[fewer] == pytest.approx(pass_ms, rel=0.05)
+
+
+def test_rows_of_a_variable_count_without_the_others():
+    optimizer = hf.train.GradientDescentOptimizer(0.1)
+    few, many = (predicted(count, optimizer, 16) for count in (1_000, 100_000))
+    assert few == pytest.approx(many, rel=0.01) and many < 0.1
+
+
 # -- memory
 
 
@@ -339,7 +368,8 @@ def test_one_task_has_no_automatic_placement():
 @pytest.mark.parametrize("scatter", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs(seed, scatter, monkeypatch):
-    monkeypatch.setattr(step_problem, "MESSAGE_S", 1e-9)  # so that small operations are moved
+    for name in ("MESSAGE_S", "HANDLING_S"):
+        monkeypatch.setattr(step_problem, name, 1e-9)  # so that small operations are moved
     cluster = Cluster(4, tasks_per_replica=4, devices=("cpu:0", "cpu:1"))
     made = RandomGraph(seed, scatter=scatter)
     check(made, cluster, seed, AUTO)

@@ -17,6 +17,7 @@ HEADER_BYTES = 64  # the message by which the driver starts a step on each other
 # Round numbers for two ranks of one node: they only rank placements against each other.
 MESSAGE_S = 5e-5  # seconds from the Send of a small value until its receiver goes on
 MESSAGE_BYTES_PER_S = 5e9  # of a large value
+HANDLING_S = 20e-6  # in which a message keeps the core of its sender busy, and of its receiver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,16 @@ def predicted_seconds(node: Node, inputs: Sequence[Spec]) -> float:
         return 0.0
     moved = sum(spec.nbytes for spec in (*inputs, *node.specs))
     return KERNEL_START_S + max(flops(node, inputs) / FLOPS, moved / BYTES)
+
+
+def without_idle_rows(node: Node, inputs: Sequence[Spec]) -> list[Spec]:
+    """Return the specs of inputs, with no bytes for a variable of which the node uses rows.
+
+    Those of the rows are in the specs of the other inputs or of the output.
+    """
+    if not node.row.by_rows:
+        return list(inputs)
+    return [Spec(inputs[0].dtype, (0,)), *inputs[1:]]
 
 
 def predicted_seconds_in(part: Partition) -> Callable[[Node], float]:

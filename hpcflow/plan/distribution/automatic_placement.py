@@ -11,13 +11,8 @@ from typing import Any, NamedTuple
 
 from hpcflow.graph.graph import Graph
 from hpcflow.placement.makespan import StepProblem
-from hpcflow.placement.makespan_search import (
-    DRIVER,
-    OPERATIONS,
-    ScoredPlacement,
-    score,
-    search,
-)
+from hpcflow.placement.makespan_search import OPERATIONS, ScoredPlacement, score, search
+from hpcflow.placement.start_placements import DRIVER
 from hpcflow.plan.distribution.colocation_groups import ChosenTask, device_constraints
 from hpcflow.plan.distribution.device_placement import colocate_equal_row_sums
 from hpcflow.plan.distribution.step_problem import (

@@ -17,7 +17,13 @@ from hpcflow.graph.graph import Graph, Operation
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.makespan import Device, Links, StepProblem, Value
-from hpcflow.plan.cost.cost_model import MESSAGE_BYTES_PER_S, MESSAGE_S, predicted_seconds
+from hpcflow.plan.cost.cost_model import (
+    HANDLING_S,
+    MESSAGE_BYTES_PER_S,
+    MESSAGE_S,
+    predicted_seconds,
+    without_idle_rows,
+)
 from hpcflow.plan.distribution.colocation_groups import ColocationGroups
 from hpcflow.plan.distribution.variable_cost import variable_nbytes
 from hpcflow.plan.ir.layer_names import BACKWARD, FORWARD, LayerNames
@@ -131,9 +137,9 @@ class StepProblemBuilder:
         count, tasks = len(self.groups.members), cluster.tasks()
         topology = cluster.topology
         if topology is None:
-            links = Links.equal(len(tasks), MESSAGE_S, MESSAGE_BYTES_PER_S)
+            links = Links.equal(len(tasks), MESSAGE_S, MESSAGE_BYTES_PER_S, HANDLING_S)
         else:
-            links = Links.of(topology, MESSAGE_S)
+            links = Links.of(topology, MESSAGE_S, HANDLING_S)
         devices = [
             Device(
                 memory if k < cluster.tasks_per_replica else math.inf,
@@ -144,10 +150,14 @@ class StepProblemBuilder:
         ]
         if topology is not None:
             devices = [
-                dataclasses.replace(device, memory=min(device.memory, memory), slowdown=1.0 / speed)
-                for device, memory, speed in zip(
-                    devices, topology.memory, topology.speeds, strict=True
+                dataclasses.replace(
+                    device,
+                    memory=min(device.memory, topology.memory[k]),
+                    slowdown=1.0 / topology.speeds[k],
+                    start=links.routes[0, k].latency if k else 0.0,
+                    end=links.routes[k, 0].latency if k else 0.0,
                 )
+                for k, device in enumerate(devices)
             ]
         for k, speed in enumerate(cluster.speeds):
             devices[k] = dataclasses.replace(devices[k], slowdown=devices[k].slowdown / speed)
@@ -173,8 +183,15 @@ class StepProblemBuilder:
             yield from (times[node.name] for node in self.nodes)
             return
         for node in self.nodes:
-            inputs = [self.specs[ref.node][ref.index] for ref in node.inputs]
+            inputs = without_idle_rows(node, [self._input_spec(ref) for ref in node.inputs])
             yield predicted_seconds(node.but(specs=self.specs[node.name]), inputs)
+
+    def _input_spec(self, ref: Ref) -> Spec:
+        """Return the spec of an input; for a handle, that of its variable."""
+        source = self.program.nodes[ref.node]
+        if source.row.variable == "handle":
+            return assumed(Spec(source.attrs["dtype"], tuple(source.attrs["shape"])))
+        return self.specs[ref.node][ref.index]
 
     def _values(self) -> list[Value]:
         users: dict[Ref, list[int]] = {}
@@ -279,7 +296,7 @@ def with_devices(problem: StepProblem, more: int) -> StepProblem:
     added = [dataclasses.replace(worker, start=MESSAGE_S, end=MESSAGE_S)] * more
     devices = (*problem.devices[:first], *added, *problem.devices[first:])
     fixed = tuple(d if d is None or d < first else d + more for d in problem.fixed)
-    links = Links.equal(len(devices), MESSAGE_S, MESSAGE_BYTES_PER_S)
+    links = Links.equal(len(devices), MESSAGE_S, MESSAGE_BYTES_PER_S, HANDLING_S)
     new = tuple(range(first, first + more))  # each is like `worker`
     allowed = {
         g: (*those, *(new if min(1, first - 1) in those else ()))

@@ -24,6 +24,7 @@ from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.makespan import StepProblem
 from hpcflow.placement.makespan_search import ScoredPlacement, search
+from hpcflow.plan.distribution.replica_lowering import lower_replicas
 from hpcflow.plan.distribution.step_problem import (
     ProgramGroups,
     StepProblemBuilder,
@@ -210,6 +211,8 @@ class _VariableTaskSearch:
     def run(self) -> dict[str, int]:
         """Return the task of each variable."""
         program = _trained_program(self.graph)
+        if self.cluster.mode == "single":  # sums over replicas take no time
+            program = lower_replicas(program, self.graph, self.cluster)
         groups = ProgramGroups(program, self.graph, self.sets)
         builder = StepProblemBuilder(program, groups, static_specs(program, self.graph))
         free = {name for names in self.sets for name in names}
