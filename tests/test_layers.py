@@ -43,7 +43,7 @@ MAY_KNOW = {
     **{package: RUNTIME | {package} for package in ("ps", "checkpoint", "data")},
     "doctor": MONITORING | {"comm", "doctor", "kernels"},
     "sweep": MONITORING | {"train", "report", "sweep"},
-    "report": MONITORING | {"graph", "plan", "train", "report"},
+    "report": MONITORING | {"graph", "placement", "plan", "train", "report"},
     "train": RUNTIME | {"checkpoint", "train"},
     "tf1": RUNTIME | {"checkpoint", "train", "tf1"},
     "summary": RUNTIME | {"train"},

@@ -15,7 +15,7 @@ import pytest
 
 from hpcflow.cli import main as cli
 from hpcflow.cli.measured_run import MOST_LATENCY_S, MeasuredRun, _latency_of
-from hpcflow.cli.predict import _bandwidth, _latency
+from hpcflow.cli.prediction_options import _bandwidth, _latency
 from hpcflow.errors import DataError, LaunchError
 from hpcflow.report import run_prediction
 from hpcflow.report.measured_steps import measured_steps

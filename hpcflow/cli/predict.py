@@ -10,37 +10,41 @@ work of a step. Computing, messages and updates of servers are then replayed, wi
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli.plan import plans_of
+from hpcflow.cli.prediction_options import (
+    add_network_arguments,
+    add_replay_arguments,
+    chosen_network,
+    chosen_storage,
+    chosen_topology,
+    fitted_network,
+    job_places,
+    replay_settings,
+)
 from hpcflow.cli.run import add_settings, chosen_settings
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.placement.durations import Seconds
-from hpcflow.placement.job_places import JobPlaces
-from hpcflow.placement.job_replay import JobSettings, ReplicaClass
-from hpcflow.placement.network import Network
-from hpcflow.placement.topology import Topology, read_topology
+from hpcflow.placement.job_replay import ReplicaClass
 from hpcflow.plan.cost.corrected_seconds import corrected_node_seconds
 from hpcflow.plan.cost.memory_estimate import predict_memory
 from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.planned_steps import planned_step
 from hpcflow.plan.cost.replay_of_plan import NodeSeconds, model_seconds
-from hpcflow.plan.cost.step_prediction import StepPrediction, Storage, predict_step
-from hpcflow.plan.distribution.task_assignment import assign_tasks
+from hpcflow.plan.cost.step_prediction import StepPrediction, predict_step
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.plan.listing.plan_text import format_bytes, format_table
 from hpcflow.platform.measured_costs import OperationCost
 from hpcflow.platform.measured_steps import PlannedStep
 from hpcflow.ps import script_rules
-from hpcflow.settings import PREFIX, Settings
+from hpcflow.settings import Settings
 from hpcflow.train.result_files import versions, write_text
 
 if TYPE_CHECKING:
@@ -49,9 +53,6 @@ if TYPE_CHECKING:
     from hpcflow.plan.cost.memory_estimate import MemoryEstimate
 
 TAKES_SCRIPT = True
-MOST_CLASSES = 1024
-BYTE_UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-TIME_UNITS = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # of a second
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,47 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [options] SCRIPT|RUN [arguments of the script]"
     parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks (1, or RUN's)")
     add_settings(parser)
-    parser.add_argument(
-        "--bandwidth",
-        metavar="RATE",
-        help="of a node's network card, each way (12.5GB/s)",
-    )
-    parser.add_argument(
-        "--run-bandwidth", metavar="RATE", help="of the network on which RUN was (--bandwidth)"
-    )
-    parser.add_argument(
-        "--latency", metavar="TIME", help="of a message (5us, or that at which RUN is replayed)"
-    )
-    parser.add_argument("--memory-bandwidth", metavar="RATE", help="within a node (20GB/s)")
-    parser.add_argument(
-        "--ranks-per-node", type=int, metavar="N", help="ranks of a node (1, or RUN's)"
-    )
-    parser.add_argument(
-        "--cores", type=int, metavar="N", help="cores of a node (one for each rank)"
-    )
-    parser.add_argument(
-        "--topology", metavar="FILE", help="ranks with their speeds, ports of nodes and uplinks of "
-        "racks (`hpcflow help placement`), instead of the five options above"
-    )  # fmt: skip
-    parser.add_argument(
-        "--storage", metavar="RATE", help="of the file system from which all ranks read what they "
-        "are fed, and to which they save (no limit)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--save-every", type=int, default=0, metavar="STEPS", help="a checkpoint in so many steps, "
-        "with --storage (none)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--noise", type=float, metavar="SIGMA", help="relative spread of a step over ranks and "
-        "steps: of the logarithm of its time (0.05, or RUN's)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--classes", type=int, default=64, metavar="N", help="groups of equal ranks (64)"
-    )
-    parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="replays with different draws (1)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (0)")
+    add_network_arguments(parser)
+    add_replay_arguments(parser)
     parser.add_argument(
         "--compare",
         action="store_true",
@@ -146,9 +108,9 @@ def _predicted(
     args: argparse.Namespace, run: MeasuredRun | None
 ) -> tuple[StepPrediction | None, str, int]:
     """The prediction, where the times of operations are from, and the script's exit code."""
-    topology = _topology(args)
-    network = _network(args, run)
-    storage, replay = _storage(args), _replay_settings(args, run)
+    topology = chosen_topology(args)
+    network = chosen_network(args, run)
+    storage, replay = chosen_storage(args), replay_settings(args, run)
     ranks = args.ranks if topology is None else topology.size
     plan, step, memory, code = _planned(args, ranks, run)
     if code or plan is None:
@@ -158,8 +120,8 @@ def _predicted(
     error = None
     if run is not None:
         classes = run.classes(plan.cluster.replicas)
-        network, error = _fitted(args, run, network, replay)
-    where = network if topology is None else _places(args, topology, plan)
+        network, error = fitted_network(args, run, network, replay)
+    where = network if topology is None else job_places(args, topology, plan)
     prediction = predict_step(
         plan, where, memory, replay, classes, seconds, args.repeat, storage, error
     )
@@ -295,128 +257,6 @@ def _check_ranks(ranks: int, servers: int) -> None:
             f"--ranks {ranks} with {servers} servers leaves no worker",
             hint=f"give at least {max(servers, 0) + 1} ranks",
         )
-
-
-def _topology(args: argparse.Namespace) -> Topology | None:
-    """The topology that is given, by the option or as the setting.
-
-    Errors: LaunchError if options describe the network, too, or another number of ranks;
-    DataError if the file is wrong.
-    """
-    file = chosen_settings(args).get(f"{PREFIX}TOPOLOGY")
-    if not file:
-        return None
-    names = ("bandwidth", "latency", "memory_bandwidth", "ranks_per_node", "cores")
-    given = ["--" + name.replace("_", "-") for name in names if getattr(args, name) is not None]
-    if given:
-        raise LaunchError(
-            f"--topology {file} and {', '.join(given)} both describe the network",
-            hint=f"leave out {', '.join(given)}, or --topology",
-        )
-    topology = read_topology(Path(file))
-    if args.ranks not in (None, topology.size):
-        raise LaunchError(
-            f"--ranks {args.ranks}, but {file} describes {topology.size} ranks",
-            hint="leave out --ranks: the ranks of the topology are those of the job",
-        )
-    return topology
-
-
-def _places(args: argparse.Namespace, topology: Topology, plan: Plan) -> JobPlaces:
-    """The ranks of the plan's job on the topology, with the roles that a run gives them."""
-    cluster = plan.cluster
-    hosts = [str(node) for node in topology.nodes]
-    roles = assign_tasks(hosts, cluster.servers, cluster.tasks_per_replica)
-    workers = iter(roles.workers)
-    return JobPlaces(
-        topology,
-        tuple(zip(*[workers] * cluster.tasks_per_replica, strict=True)),
-        {f"/job:ps/task:{number}": rank for number, rank in enumerate(roles.servers)},
-        os.path.abspath(chosen_settings(args)[f"{PREFIX}TOPOLOGY"]),
-    )
-
-
-def _storage(args: argparse.Namespace) -> Storage | None:
-    """The file system that the options describe. Errors: LaunchError naming the wrong option."""
-    if args.save_every < 0:
-        raise LaunchError(f"--save-every {args.save_every}: give a number of steps")
-    if args.storage is None:
-        if args.save_every:
-            raise LaunchError(
-                f"--save-every {args.save_every} without the file system that is written to",
-                hint="give its bandwidth: --storage 50GB/s",
-            )
-        return None
-    return Storage(_bandwidth("--storage", args.storage), args.save_every)
-
-
-def _network(args: argparse.Namespace, run: MeasuredRun | None) -> Network:
-    """The network that the options describe. Errors: LaunchError that names the wrong option."""
-    per_node = args.ranks_per_node or (run.ranks_per_node if run is not None else 1)
-    if (args.ranks_per_node is not None and args.ranks_per_node < 1) or (args.cores or 0) < 0:
-        raise LaunchError("--ranks-per-node and --cores are numbers from 1 on")
-    return Network(
-        bandwidth=_bandwidth("--bandwidth", args.bandwidth or "12.5GB/s"),
-        latency=_latency(args.latency or "5us"),
-        ranks_per_node=per_node,
-        cores=args.cores or 0,
-        memory_bandwidth=_bandwidth("--memory-bandwidth", args.memory_bandwidth or "20GB/s"),
-    )
-
-
-def _fitted(
-    args: argparse.Namespace, run: MeasuredRun, network: Network, replay: JobSettings
-) -> tuple[Network, float]:
-    """The network with the latency of RUN unless one is given, and the error of the prediction."""
-    own = dataclasses.replace(network, ranks_per_node=run.ranks_per_node)
-    if args.run_bandwidth is not None:
-        rate = _bandwidth("--run-bandwidth", args.run_bandwidth)
-        own = dataclasses.replace(own, bandwidth=rate)
-    fitted, error = run.fitted(own, replay)
-    latency = fitted.latency if args.latency is None else network.latency
-    return dataclasses.replace(network, latency=latency), error
-
-
-def _replay_settings(args: argparse.Namespace, run: MeasuredRun | None) -> JobSettings:
-    """How the job is replayed. Errors: LaunchError that names the wrong option."""
-    if not 1 <= args.classes <= MOST_CLASSES:
-        raise LaunchError(f"--classes {args.classes}: give 1 to {MOST_CLASSES}")
-    if args.repeat < 1 or args.seed < 0:
-        raise LaunchError("--repeat is a number from 1 on, --seed one from 0 on")
-    if args.noise is not None and not 0 <= args.noise <= 3:
-        raise LaunchError(f"--noise {args.noise}: give 0 to 3")
-    usual = JobSettings().sigma if run is None else run.sigma
-    sigma = usual if args.noise is None else args.noise
-    return JobSettings(sigma=sigma, groups=args.classes, seed=args.seed)
-
-
-def _bandwidth(option: str, text: str) -> float:
-    """Bytes per second of a text such as 25GB/s, 100Gb/s (bits) or 2e9."""
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([kKMGT]?)(?:(B|b|bit)(?:/s|ps))?", text)
-    value = _number(found.group(1)) if found else 0.0
-    if found is None or not value > 0:
-        raise LaunchError(
-            f"{option} {text}: this is no bandwidth", hint="write 25GB/s, or 200Gb/s for bits"
-        )
-    return value * BYTE_UNITS[found.group(2)] / (8 if found.group(3) in ("b", "bit") else 1)
-
-
-def _latency(text: str) -> float:
-    """Seconds of a text such as 5us."""
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?(ns|us|ms|s)", text)
-    value = _number(found.group(1)) if found else -1.0
-    if found is None or value < 0:
-        raise LaunchError(f"--latency {text}: this is no time", hint="write 5us, 1.5us or 2ms")
-    return value / TIME_UNITS[found.group(2)]
-
-
-def _number(text: str) -> float:
-    """The number; -1 for a text that is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return -1.0
-    return value if value < 1e30 else -1.0
 
 
 def _data(

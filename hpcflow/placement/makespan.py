@@ -20,7 +20,6 @@ import numpy as np
 
 from hpcflow.placement.topology import Link, Topology
 
-
 Placement = tuple[int, ...]  # the device of each group
 
 

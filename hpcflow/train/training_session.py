@@ -269,8 +269,7 @@ class TrainingSession(Session):
         self.between_steps()
         begins = self._begun is None
         if begins:
-            self._begun, self._waited_before = time.perf_counter(), self._input_wait_seconds()
-            self.pace.begin()
+            self._begin_first_step()
         self._met = self._has_waited = False
         if self._speeds is not None:
             self._speeds.begin()
@@ -299,6 +298,10 @@ class TrainingSession(Session):
             if self._log is not None:
                 self._log.load(self.steps, loads)
         return values
+
+    def _begin_first_step(self) -> None:
+        self._begun, self._waited_before = time.perf_counter(), self._input_wait_seconds()
+        self.pace.begin()
 
     def _input_wait_seconds(self) -> float:
         """Seconds that this worker has waited for batches so far."""
