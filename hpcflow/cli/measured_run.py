@@ -64,6 +64,8 @@ class MeasuredRun:
             (len(on) for on in nodes.values() if isinstance(on, list)), default=1
         )
         self._settings = {k: str(v) for k, v in manifest.get("settings", {}, {}).items()}
+        topology = os.path.join(self._started_in, self._settings.get("topology", ""))
+        self._topology = topology if os.path.isfile(topology) else ""
         self._steps = measured_steps(folder)
         self._plans: dict[int, Plan] = {}
 
@@ -133,7 +135,8 @@ class MeasuredRun:
     def _plan(
         self, ranks: int, chosen: Mapping[str, str]
     ) -> tuple[Plan | None, Mapping[str, Device], int]:
-        settings = Settings.from_environ({**os.environ, **chosen})
+        known = {PREFIX + "TOPOLOGY": self._topology} if ranks == self.ranks else {}
+        settings = Settings.from_environ({**os.environ, **known, **chosen})
         is_there = os.path.isdir(self._started_in)
         with _working_in(self._started_in if is_there else "."), Graph().as_default():
             plans, devices, code = plans_of(self.script, self.script_args, ranks, settings)

@@ -12,8 +12,8 @@ from hpcflow.platform.cpu_threads import chosen_threads
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile
 from hpcflow.platform.measured_costs import SampleSummary
 from hpcflow.platform.measured_steps import PlannedStep, StepCost, StepKey
+from hpcflow.report.measured_steps import rows_of_paces
 from hpcflow.report.run_directory_reader import FileFacts
-from hpcflow.report.run_view import rows_of_paces
 from hpcflow.train.run_records import MANIFEST, PACES
 
 LEAST_STEPS = 10  # beside those of the first row
