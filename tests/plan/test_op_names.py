@@ -45,8 +45,8 @@ ABOUT = {  # file: ops that it names, and why it is about them
     ),
     "plan/cost/op_flops_and_bytes.py": ("Fused", "its body is counted step by step"),
     "plan/cost/replay_of_plan.py": (
-        "ClockTick RoundBegin RoundOver RoundReady RoundSum RoundTotal",
-        "what a synchronous update waits for",
+        "ClockTick RoundAdd RoundBegin RoundEnd RoundOver RoundPick RoundReady RoundSum RoundTotal",
+        "what a synchronous update waits for, and which of its operations only pass values on",
     ),
     "plan/cost/server_traffic.py": ("RoundAdd", "its attribute names the variable"),
     "plan/distribution/device_placement.py": ("SumEqualRows", "it runs beside its input"),
