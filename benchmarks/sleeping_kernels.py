@@ -25,6 +25,8 @@ from hpcflow.runtime.executor import mpi_progress_thread
 from hpcflow.runtime.step.observer import Observer
 
 SHORTEST_SLEEP_S = 5e-4  # shorter sleeps are added up: each ends some 0.1 ms late
+LONG_S, POLL_EVERY_S = python_codegen.LONG_S, python_codegen.POLL_EVERY_S  # without sleep
+WORTH_S = message_coalescing.WORTH_S
 POLL_S = 1e-3  # between polls of messages during long kernels
 SLACK_S = 2e-3  # a kernel that begins this late after the last one makes up for it
 
@@ -64,9 +66,9 @@ def sleep_in_kernels(context: Any, slowdown: float) -> SleepingKernels:
     predicted times, such as which kernels are long, follows the times with the sleep. During long
     kernels messages are polled less often, because polls of many ranks would fill the cores.
     """
-    python_codegen.LONG_S /= slowdown
-    python_codegen.POLL_EVERY_S /= slowdown
-    message_coalescing.WORTH_S /= slowdown
+    python_codegen.LONG_S = LONG_S / slowdown
+    python_codegen.POLL_EVERY_S = POLL_EVERY_S / slowdown
+    message_coalescing.WORTH_S = WORTH_S / slowdown
     mpi_progress_thread.POLL_S = POLL_S
     original = Device.info
 

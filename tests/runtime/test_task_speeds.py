@@ -15,9 +15,12 @@ import pytest
 
 import hpcflow as hf
 from benchmarks.sleeping_kernels import sleep_in_kernels
+from hpcflow.lowering import python_codegen
 from hpcflow.placement.measured_speeds import NAME
+from hpcflow.plan.communication import message_coalescing
 from hpcflow.plan.distribution import step_problem
 from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.executor import mpi_progress_thread
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train import task_speeds
 from tests.runtime.nets import data, net
@@ -26,6 +29,13 @@ from tests.runtime.ranks import run_ranks
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("slow_task_script.py")
 STEPS, FACTOR = 36, 3
+CHANGED = (
+    (Device, "info"),
+    (python_codegen, "LONG_S"),
+    (python_codegen, "POLL_EVERY_S"),
+    (message_coalescing, "WORTH_S"),
+    (mpi_progress_thread, "POLL_S"),
+)
 
 
 class Start(NamedTuple):
@@ -136,9 +146,11 @@ def test_a_damaged_file_is_told_once_and_counts_as_none(tmp_path, caplog):
 @pytest.mark.slow
 def test_the_chief_writes_what_all_replicas_measure(tmp_path, monkeypatch):
     """Two replicas of two tasks in threads; the second task of the second replica sleeps more."""
-    monkeypatch.setattr(Device, "info", Device.info)  # restored: `sleep_in_kernels` changes it
+    for place, name in CHANGED:  # restored: `sleep_in_kernels` changes them
+        monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(task_speeds, "WINDOW_S", 0.05)
     monkeypatch.setattr(step_problem, "MESSAGE_S", 1e-9)
+    monkeypatch.setattr(step_problem, "HANDLING_S", 1e-9)
     serve = RankContext.serve
 
     def sleeping_serve(context):

@@ -9,7 +9,7 @@ ends, which does not cover errors of the network.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.job_replay import JobSettings, JobTimes, ReplicaClass, replay_job
 from hpcflow.placement.network import Network
 from hpcflow.placement.step_copies import SharedStorage
+from hpcflow.placement.step_template import StepTemplate
 from hpcflow.plan.cost.memory_estimate import MemoryEstimate
 from hpcflow.plan.cost.replay_of_plan import (
     NodeSeconds,
@@ -135,9 +136,7 @@ def predict_step(
     Errors: PlacementError if the classes do not have as many replicas as the plan.
     """
     template = template_of(plan, network, seconds)
-    if isinstance(network, JobPlaces):
-        classes = [ReplicaClass(len(one.replicas)) for one in network.kinds.replicas]
-    classes = classes or [ReplicaClass(template.replicas)]
+    classes = _classes_on(network, template, classes)
     shared = SharedStorage(storage.bandwidth, input_bytes_of(plan)) if storage else None
 
     def replayed(bound: str, seed: int) -> JobTimes:
@@ -151,10 +150,7 @@ def predict_step(
     runs = [replayed("median", settings.seed + i) for i in range(repeats)]
     pooled = dataclasses.replace(runs[0], steps=np.hstack([run.steps for run in runs]))
     median = pooled.quantile(0.5)
-    if error is not None:
-        low, high = median * (1 - error), median * (1 + error)
-    else:
-        low, high = (replayed(bound, settings.seed).quantile(0.5) for bound in ("low", "high"))
+    ends = _interval(median, error, lambda bound: replayed(bound, settings.seed).quantile(0.5))
     return StepPrediction(
         plan,
         network,
@@ -163,14 +159,31 @@ def predict_step(
         repeats,
         median,
         pooled.quantile(0.9),
-        min(low, median),
-        max(high, median),
+        *ends,
         float(np.mean([run.steps_per_second for run in runs])),
         samples_of(plan),
         one_rank_seconds(plan, seconds).median,
         {task: estimate.total for task, estimate in memory.items()},
         _shown(pooled.busy),
     )
+
+
+def _classes_on(
+    network: Network | JobPlaces, template: StepTemplate, classes: Sequence[ReplicaClass]
+) -> Sequence[ReplicaClass]:
+    """The classes of replicas: on a topology those of it, by default equal ones."""
+    if isinstance(network, JobPlaces):
+        return [ReplicaClass(len(one.replicas)) for one in network.kinds.replicas]
+    return classes or [ReplicaClass(template.replicas)]
+
+
+def _interval(
+    median: float, error: float | None, replayed: Callable[[str], float]
+) -> tuple[float, float]:
+    """The interval of a median: by its relative error, else by replays with each bound."""
+    if error is not None:
+        return median * (1 - error), median * (1 + error)
+    return min(replayed("low"), median), max(replayed("high"), median)
 
 
 def _save_seconds(

@@ -112,6 +112,19 @@ def graph_variables(graph: Graph, names: Iterable[str]) -> list[Operation]:
     return [op for op in ops if lookup_op(op.type).variable == "handle"]
 
 
+def _devices(cluster: Cluster, links: Links, memory: float) -> Iterator[Device]:
+    """Yield the devices of the tasks of a cluster; `memory` limits the workers of a replica."""
+    topology = cluster.topology
+    for k in range(len(cluster.tasks())):
+        start = links.routes[0, k].latency if k else 0.0
+        end = links.routes[k, 0].latency if k else 0.0
+        limit = memory if k < cluster.tasks_per_replica else math.inf
+        speed = cluster.speeds[k] if k < len(cluster.speeds) else 1.0
+        if topology is not None:
+            limit, speed = min(limit, topology.memory[k]), speed * topology.speeds[k]
+        yield Device(limit, 1.0 / speed, start, end)
+
+
 class StepProblemBuilder:
     """Builds the step problem of a program; `specs(node)` has no unknown sizes."""
 
@@ -135,37 +148,15 @@ class StepProblemBuilder:
         takes the fetches.
         """
         count, tasks = len(self.groups.members), cluster.tasks()
-        topology = cluster.topology
-        if topology is None:
+        if cluster.topology is None:
             links = Links.equal(len(tasks), MESSAGE_S, MESSAGE_BYTES_PER_S, HANDLING_S)
         else:
-            links = Links.of(topology, MESSAGE_S, HANDLING_S)
-        devices = [
-            Device(
-                memory if k < cluster.tasks_per_replica else math.inf,
-                start=MESSAGE_S if k else 0.0,
-                end=MESSAGE_S if k else 0.0,
-            )
-            for k in range(len(tasks))
-        ]
-        if topology is not None:
-            devices = [
-                dataclasses.replace(
-                    device,
-                    memory=min(device.memory, topology.memory[k]),
-                    slowdown=1.0 / topology.speeds[k],
-                    start=links.routes[0, k].latency if k else 0.0,
-                    end=links.routes[k, 0].latency if k else 0.0,
-                )
-                for k, device in enumerate(devices)
-            ]
-        for k, speed in enumerate(cluster.speeds):
-            devices[k] = dataclasses.replace(devices[k], slowdown=devices[k].slowdown / speed)
+            links = Links.of(cluster.topology, MESSAGE_S, HANDLING_S)
         group = [self.groups.number[node.name] for node in self.nodes]
         return StepProblem(
             (*self._seconds(cluster.times), 0.0),
             tuple(self._values()),
-            tuple(devices),
+            tuple(_devices(cluster, links, memory)),
             (*group, count),
             (*fixed, 0, *range(len(tasks))),
             (*held, 0.0, *base),
