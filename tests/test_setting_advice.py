@@ -42,6 +42,11 @@ with hf.train.TrainingSession() as session:
         if step == steps:
             break
     session.result()
+if session.context.is_chief and "waits" in sys.argv:  # how long ranks wait here depends on the host
+    with open(session.run_dir / "paces.csv", "w") as file:
+        file.write("seconds,step,worker,steps,work,wait\\n")
+        for i in range(24):
+            file.write(f"{i // 2},{10 * i},{i % 2},10,0.002,0.02\\n")
 if "fails" in sys.argv:
     raise SystemExit(7)
 """
@@ -196,7 +201,7 @@ def test_after_a_run_the_launcher_prints_one_line_if_it_ended_well(tmp_path: Pat
 
     def run(name: str, code: int, *words: str, more: tuple[str, ...] = ()) -> str:
         command = [sys.executable, "-m", "hpcflow", "run", "-n", "2", "--set=topology=slow.json"]
-        command += [*words, f"--run-dir={name}", "train.py", "60", "8", "800", *more]
+        command += [*words, f"--run-dir={name}", "train.py", "60", "8", "200", "waits", *more]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False,
                               cwd=tmp_path, env=env)  # fmt: skip
