@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Sequence
-
 from hpcflow.placement.network import Network
-from hpcflow.placement.topology import Topology
 
 CALL_S = 20e-6  # work of a rank for an allreduce beside its messages, as for a message
 BEST_SHARE = 0.1  # of the transfer: fixed costs that are worth no larger bucket
 LEAST_BUCKETS = 4  # so that most of the gradients are summed during the backward pass
-
-
-def network_of_workers(topology: Topology, workers: Sequence[int]) -> Network:
-    """Return the slowest links between worker ranks as a network of equal nodes.
-
-    Its bandwidth is that of the slowest port, or of the slowest uplink if racks differ.
-    """
-    nodes = collections.Counter(topology.nodes[rank] for rank in workers)
-    racks = {topology.racks[node] for node in nodes}
-    rates = [topology.ports[node] for node in nodes]
-    rates += [topology.uplinks[rack] for rack in racks] if len(racks) > 1 else []
-    return Network(
-        bandwidth=min(rates),
-        latency=topology.latency,
-        ranks_per_node=max(nodes.values()),
-        memory_bandwidth=topology.memory_bandwidth,
-        memory_latency=topology.memory_latency,
-    )
 
 
 def best_bucket_bytes(network: Network, replicas: int, local: int, total: int) -> int:

@@ -6,7 +6,6 @@ they have equal ports and ranks of equal speeds and roles, in racks that are ali
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 import math
@@ -67,15 +66,23 @@ class JobPlaces:
         )
 
     @functools.cached_property
+    def _workers(self) -> list[int]:
+        return [rank for replica in self.replicas for rank in replica]
+
+    @functools.cached_property
+    def _network(self) -> Network:
+        """Equal nodes with the slowest link between workers."""
+        return Network.between(self.topology, self._workers)
+
+    @property
     def ranks_per_node(self) -> int:
         """The most workers on a node."""
-        ranks = [rank for replica in self.replicas for rank in replica]
-        return max(collections.Counter(self.topology.nodes[rank] for rank in ranks).values())
+        return self._network.ranks_per_node
 
     @functools.cached_property
     def bandwidth(self) -> float:
         """Bytes per second of the slowest port of a server, or of a worker without servers."""
-        ranks = self.servers.values() or (rank for replica in self.replicas for rank in replica)
+        ranks = self.servers.values() or self._workers
         return min(self.topology.ports[self.topology.nodes[rank]] for rank in ranks)
 
     @property
@@ -83,32 +90,23 @@ class JobPlaces:
         """Bytes per second within a node."""
         return self.topology.memory_bandwidth
 
-    @functools.cached_property
-    def _ring(self) -> tuple[float, str]:
-        """Bytes per second of the slowest link between the nodes of the replicas, and its name."""
-        nodes = sorted({self.topology.nodes[rank] for ranks in self.replicas for rank in ranks})
-        racks = sorted({self.topology.racks[node] for node in nodes})
-        links = [(self.topology.ports[node], f"network port of node {node}") for node in nodes]
-        if len(racks) > 1:
-            links += [(self.topology.uplinks[rack], f"uplink of rack {rack}") for rack in racks]
-        return min(links, key=lambda link: link[0])
-
     @property
     def collectives(self) -> str:
         """The name of collectives, with the link that limits them."""
-        nodes = {self.topology.nodes[rank] for ranks in self.replicas for rank in ranks}
-        return f"collectives, by the {self._ring[1]}" if len(nodes) > 1 else "collectives"
+        if len({self.topology.nodes[rank] for rank in self._workers}) == 1:
+            return "collectives"
+        return f"collectives, by the {self.topology.slowest_link(self._workers)[1]}"
 
     def allreduce_seconds(self, nbytes: float, ranks: int, local: int) -> float:
         """Return the time of an allreduce of `ranks` ranks, at most `local` on a node.
 
         A ring passes each port and each uplink once each way, so the slowest is the limit.
         """
-        return self._as_network().allreduce_seconds(nbytes, *self._ring_ranks(ranks, local))
+        return self._network.allreduce_seconds(nbytes, *self._ring_ranks(ranks, local))
 
     def gather_seconds(self, nbytes: float, ranks: int, local: int) -> float:
         """Return the time in which `nbytes` of each rank come to all ranks, by a ring."""
-        return self._as_network().gather_seconds(nbytes, ranks, min(local, ranks))
+        return self._network.gather_seconds(nbytes, ranks, min(local, ranks))
 
     def as_data(self) -> dict[str, Any]:
         """Return the places as JSON data."""
@@ -124,16 +122,6 @@ class JobPlaces:
         nodes = {self.topology.nodes[replica[0]] for replica in self.replicas}
         local = max(1, min(local, ranks))
         return len(nodes) * local, local
-
-    def _as_network(self) -> Network:
-        """Equal nodes with the slowest link."""
-        topology = self.topology
-        return Network(
-            bandwidth=self._ring[0],
-            latency=topology.latency,
-            memory_bandwidth=topology.memory_bandwidth,
-            memory_latency=topology.memory_latency,
-        )
 
     def _rounded(self, step: float) -> list[float]:
         """The speeds of the ranks, rounded down to powers of 1 + step."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from hpcflow.errors import PlacementError
+from hpcflow.placement.topology import Topology
 
 SLOW_NETWORK = 2e9  # bytes per second: above it, nodes are joined by MPI's allreduce (comm/)
 
@@ -39,6 +42,19 @@ class Network:
     def as_data(self) -> dict[str, Any]:
         """Return the network as JSON data."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def between(cls, topology: Topology, ranks: Sequence[int]) -> Network:
+        """Return the slowest link between ranks of a topology as that of equal nodes."""
+        return cls(
+            bandwidth=topology.slowest_link(ranks)[0],
+            latency=topology.latency,
+            ranks_per_node=max(
+                collections.Counter(topology.nodes[rank] for rank in ranks).values()
+            ),
+            memory_bandwidth=topology.memory_bandwidth,
+            memory_latency=topology.memory_latency,
+        )
 
     @property
     def slowdown(self) -> float:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -112,6 +112,15 @@ class Topology:
             uplinks=tuple(uplinks),
         )
 
+    def slowest_link(self, ranks: Iterable[int]) -> tuple[float, str]:
+        """Return the bandwidth of the slowest link between the nodes of ranks, and its name."""
+        nodes = sorted({self.nodes[rank] for rank in ranks})
+        racks = sorted({self.racks[node] for node in nodes})
+        links = [(self.ports[node], f"network port of node {node}") for node in nodes]
+        if len(racks) > 1:
+            links += [(self.uplinks[rack], f"uplink of rack {rack}") for rack in racks]
+        return min(links, key=lambda link: link[0])
+
     def message_seconds(self, source: int, dest: int, nbytes: float) -> float:
         """Return the time of a message on idle links: a latency, and the slowest link."""
         links = self.route(source, dest)
@@ -121,14 +130,20 @@ class Topology:
 
 def read_topology(path: Path) -> Topology:
     """Read a topology. Errors: HpcflowError naming the file and what is wrong in it."""
+    return topology_of(read_description(path))
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Read the JSON object of a topology, which `topology_of` takes. Errors: as `read_topology`."""
     data = read_json_object(path)
     if data is None:
         raise DataError(f"there is no file of a topology at {path}", hint="give the path of one")
     try:
-        return topology_of(data)
+        topology_of(data)
     except PlacementError as error:
         hint = "`hpcflow help placement` describes the format"
         raise DataError(f"{path}: {error.message}", hint=hint) from None
+    return data
 
 
 def topology_of(data: Mapping[str, Any]) -> Topology:

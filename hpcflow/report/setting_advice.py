@@ -213,12 +213,12 @@ def _network(manifest: FileFacts, workers: int, total: int) -> tuple[Network, in
         most = max((len(on) for on in nodes.values() if isinstance(on, list)), default=1)
         network = Network(ranks_per_node=max(1, most))
         return network, workers, BUCKET_BYTES, str(BUCKET_BYTES)
-    from hpcflow.placement.bucket_size import best_bucket_bytes, network_of_workers
+    from hpcflow.placement.bucket_size import best_bucket_bytes
     from hpcflow.placement.topology import read_topology
 
     topology = read_topology(Path(manifest.get("folder", str, "")) / name)
     if topology.size != workers:
         raise HpcflowError(f"{name} describes {topology.size} ranks, the run has {workers}")
-    network = network_of_workers(topology, range(workers))
+    network = Network.between(topology, range(workers))
     size = best_bucket_bytes(network, workers, network.ranks_per_node, total)
     return network, workers, size, f"{size} by the topology"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcflow.placement.bucket_size import best_bucket_bytes, network_of_workers
+from hpcflow.placement.bucket_size import best_bucket_bytes
 from hpcflow.placement.network import Network
 from hpcflow.placement.topology import topology_of
 
@@ -72,8 +72,8 @@ def test_the_network_of_workers_has_their_slowest_link() -> None:
     ]  # fmt: skip
     data = {"format": "hpcflow-topology-1", "latency_s": 3e-5, "racks": racks}
     topology = topology_of(data)
-    network = network_of_workers(topology, [0, 1, 2])
+    network = Network.between(topology, [0, 1, 2])
     assert (network.bandwidth, network.latency, network.ranks_per_node) == (1e9, 3e-5, 2)
-    assert network_of_workers(topology, [0, 1]).bandwidth == 2e9
-    assert network_of_workers(topology, [0, 3]).bandwidth == 3e8
-    assert network_of_workers(topology, [2, 3]).ranks_per_node == 1
+    assert Network.between(topology, [0, 1]).bandwidth == 2e9
+    assert Network.between(topology, [0, 3]).bandwidth == 3e8
+    assert Network.between(topology, [2, 3]).ranks_per_node == 1

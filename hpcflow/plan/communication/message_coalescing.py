@@ -28,7 +28,7 @@ from hpcflow.plan.ir.program import Node, Program, Ref
 
 SMALL_BYTES = 64 << 10  # a larger value gets its own message
 PARCEL_BYTES = 1 << 20  # capacity of a parcel
-WORTH_S = 20e-6  # rough cost of a message; at most this much work is delayed to save one
+WORTH_S = cost_model.HANDLING_S  # at most this much work is delayed to save a message
 UNKNOWN_S = 1.0  # assumed seconds of a loop, branch or wait
 
 FedTasks = Mapping[str, "str | None"]

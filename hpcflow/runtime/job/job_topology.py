@@ -8,11 +8,9 @@ from pathlib import Path
 
 from hpcflow.comm.communicator import Communicator
 from hpcflow.errors import DataError, HpcflowError
-from hpcflow.placement.bucket_size import network_of_workers
 from hpcflow.placement.network import Network
-from hpcflow.placement.topology import Topology, read_topology, topology_of
+from hpcflow.placement.topology import Topology, read_description, topology_of
 from hpcflow.plan.distribution.task_assignment import TaskAssignment
-from hpcflow.platform.record_files import read_json_object
 
 
 def job_topology(
@@ -41,13 +39,12 @@ def job_topology(
         speeds = tuple(speed / topology.speeds[0] for speed in topology.speeds)
         topology = dataclasses.replace(topology, speeds=speeds)
     tasks = [list(roles.ranks_of(replica).values()) for replica in range(roles.replicas)]
-    return topology.of_tasks(tasks), network_of_workers(topology, roles.workers)
+    return topology.of_tasks(tasks), Network.between(topology, roles.workers)
 
 
 def _checked_text(path: str) -> str:
     """Return the file as JSON; instead a JSON string with the error, if there is one."""
     try:
-        read_topology(Path(path))
-        return json.dumps(read_json_object(Path(path)))
+        return json.dumps(read_description(Path(path)))
     except HpcflowError as error:
         return json.dumps(error.message)
