@@ -120,8 +120,8 @@ def planned(chosen: Sequence[Case], rows: Sequence[Any]) -> list[Planned]:
     """
     from hpcflow.cli.plan import plans_of
     from hpcflow.graph.graph import Graph
-    from hpcflow.plan.cost.planned_steps import planned_step
-    from hpcflow.runtime.step.kernel_selection import lower_for_devices
+    from hpcflow.plan.cost.step_features import step_features
+    from hpcflow.runtime.step.lowered_partition import lower_partition
     from hpcflow.settings import Settings
 
     by_run, found = {(row.script, row.key.ranks): row for row in rows}, []
@@ -130,11 +130,11 @@ def planned(chosen: Sequence[Case], rows: Sequence[Any]) -> list[Planned]:
             settings = Settings.from_environ()
             plans, devices, _ = plans_of(str(case.script), case.arguments, case.ranks, settings)
         plan = plans[-1][0]
-        step = planned_step(plan, lower_for_devices(plan.parts[plan.driver], devices))
+        step = step_features(plan, lower_partition(plan.parts[plan.driver], devices, settings))
         row = by_run.get((case.script.name, case.ranks))
         if row is None:
             raise SystemExit(f"{case.net} on {case.ranks} ranks: no row of this run")
-        if row.planned != step:
+        if row.features != step:
             print(f"{case.net} on {case.ranks} ran other operations than planned", file=sys.stderr)
         found.append(Planned(case, plan, step, row))
     return found
@@ -142,16 +142,15 @@ def planned(chosen: Sequence[Case], rows: Sequence[Any]) -> list[Planned]:
 
 def step_seconds(one: Planned, known: Any) -> float:
     """The median step that is predicted with a machine profile; uncorrected without rows."""
-    from hpcflow.cli.predict import operation_seconds
+    from hpcflow.cli.job_predictor import operation_seconds
     from hpcflow.placement.job_replay import JobSettings
     from hpcflow.placement.network import Network
-    from hpcflow.plan.cost.corrected_seconds import corrected_node_seconds
+    from hpcflow.plan.cost import corrected_times
     from hpcflow.plan.cost.step_prediction import predict_step
 
-    seconds = operation_seconds(known.operations, 1)[0]
-    corrected = corrected_node_seconds(one.plan, one.step, known, seconds, 1)
-    if corrected is not None:
-        seconds = corrected.seconds
+    plain = operation_seconds(known.operations, 1)[0]
+    on_node = one.case.ranks
+    seconds = corrected_times.corrected_times(one.plan, one.step, known, plain, 1, on_node).seconds
     network = Network(12.5e9, 5e-6, one.case.ranks, 0, 20e9)
     return predict_step(one.plan, network, {}, JobSettings(), seconds=seconds).median
 
@@ -224,13 +223,12 @@ def main() -> None:
 
 def played(cup: Tournament, folder: pathlib.Path, arguments: argparse.Namespace) -> list[Any]:
     """Measure, unless the folder has a profile, and compare."""
-    from hpcflow.kernels.machine_facts import machine_facts
-    from hpcflow.platform.machine_profile import profile_file
+    from hpcflow.kernels.machine_facts import own_profile_file
 
     folder.mkdir(exist_ok=True)
     chosen = cases(folder, arguments.only, arguments.seconds)
     measure(chosen, folder, 10 * min(1.0, arguments.seconds))
-    file = profile_file(machine_facts(), str(folder / "costs"))
+    file = own_profile_file(str(folder / "costs"))
     assert file is not None
     profile = file.read()
     found = planned(chosen, profile.steps)

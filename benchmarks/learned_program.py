@@ -16,7 +16,7 @@ import common
 
 HERE = pathlib.Path(__file__).resolve().parent
 SIZES = {"mlp_sgd": "MLP", "lenet": "LENET", "transformer": "TRANSFORMER"}  # of nets/spec
-FIRST_STEPS, LEAST_STEPS = 5, 30
+FIRST_STEPS, LEAST_STEPS = 10, 30
 
 
 def of_nets(name: str, batch: int) -> tuple[Any, list[Any], Iterator[Any]]:
@@ -56,7 +56,8 @@ def of_nets2(name: str, batch: int) -> tuple[Any, list[Any], Iterator[Any]]:
 
 def train(step: Callable[[], Any], seconds: float, crew: common.Crew) -> None:
     """So many steps that they take about so many seconds; equally many on all ranks."""
-    step()
+    for _ in range(FIRST_STEPS):
+        step()
     begun = time.perf_counter()
     for _ in range(FIRST_STEPS):
         step()

@@ -121,7 +121,7 @@ def ours(world: simulated.World, count: int) -> Run:
 def server_part(count: int) -> Partition:
     """What a server does in a step that reads a value and adds an update."""
     plans: list[Plan] = []
-    alone = simulated_driver(2, Settings(ps=1), lambda plan, _: plans.append(plan))
+    alone = simulated_driver(2, Settings(ps=1), lambda preview: plans.append(preview.plan))
     with contextlib.suppress(PlanningFinished), alone, hf.Graph().as_default():
         v = hf.Variable(hf.zeros([count]), name="v")
         with hf.device("/job:worker/task:0"):

@@ -79,15 +79,38 @@ def read(path: str) -> Any:
         return json.loads(pathlib.Path(path).read_text())
     except OSError as error:
         raise BadInputError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInputError(f"{path}: is not JSON: {error}") from error
 
 
 def number(row: Any, key: str, where: str) -> float:
     value = row.get(key) if isinstance(row, dict) else None
-    if not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise BadInputError(f"{where}: {key} must be a number of at least 0, is {value!r}")
+    # Greater numbers would be infinite in sums and powers.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e100:
+        shown = f"{value!r:.40}"
+        raise BadInputError(f"{where}: {key} must be a number from 0 to 1e100, is {shown}")
     return float(value)
+
+
+def flag(row: Any, key: str, default: bool, where: str) -> bool:
+    value = row.get(key, default)
+    if not isinstance(value, int) or value not in (0, 1):
+        raise BadInputError(f"{where}: {key} must be 0, 1, true or false, is {value!r}")
+    return bool(value)
+
+
+def color_class(row: Any, where: str) -> int | str | None:
+    value = row.get("colorClass")
+    if isinstance(value, bool) or not isinstance(value, (int, str, type(None))):
+        raise BadInputError(f"{where}: colorClass must be a whole number or text, is {value!r}")
+    return value
+
+
+def positive(word: str) -> float:
+    value = float(word)
+    if not 0 < value < math.inf:
+        raise ValueError
+    return value
 
 
 def whole(row: Any, key: str, where: str) -> int:
@@ -113,13 +136,13 @@ def read_graph(path: str) -> Graph:
         name = whole(row, "id", where)
         if name in nodes:
             raise BadInputError(f"{where}: id {name} is given twice")
-        supported = bool(row.get("supportedOnFpga", True))
+        supported = flag(row, "supportedOnFpga", True, where)
         nodes[name] = Node(
             number(row, "fpgaLatency", where) if supported else math.inf,
             number(row, "cpuLatency", where),
             number(row, "size", where),
-            bool(row.get("isBackwardNode", False)),
-            row.get("colorClass"),
+            flag(row, "isBackwardNode", False, where),
+            color_class(row, where),
         )
     edges: set[tuple[int, int]] = set()
     cost: dict[int, float] = {}
@@ -249,7 +272,7 @@ def split_problem(graph: Graph) -> tuple[Any, list[list[int]]]:
     """Return the problem, whose blocks are the classes of nodes, and the nodes of each block."""
     import numpy as np
 
-    from hpcflow.placement.split_problem import DeviceClass, SplitProblem, Transfer
+    from hpcflow.placement.pipeline_splits.split_problem import DeviceType, SplitProblem, Transfer
 
     blocks: dict[object, list[int]] = {}
     for name, node in graph.nodes.items():
@@ -267,8 +290,8 @@ def split_problem(graph: Graph) -> tuple[Any, list[list[int]]]:
 
     problem = SplitProblem(
         (
-            DeviceClass("accelerator", graph.accelerators, graph.memory),
-            DeviceClass("cpu", graph.cpus, math.inf, 0.0),
+            DeviceType("accelerator", min(graph.accelerators, len(members)), graph.memory),
+            DeviceType("cpu", min(graph.cpus, len(members)), math.inf, 0.0),
         ),
         np.array([total("accelerator_ms"), total("cpu_ms")]),
         np.array(total("size")),
@@ -304,11 +327,15 @@ def order_of_blocks(
 
 def search(graph: Graph, objective: str, contiguous: bool, seconds: float) -> dict | None:
     """Return a split in the file's format, and whether it is exact; None if none fits."""
-    from hpcflow.placement.contiguous_split import contiguous_split
-    from hpcflow.placement.latency import latency_of, least_latency
-    from hpcflow.placement.order_cycles import without_cycles
-    from hpcflow.placement.split_problem import Part
-    from hpcflow.placement.split_search import greedy_split, improve_within, improved_split
+    from hpcflow.placement.pipeline_splits.contiguous_split import contiguous_split
+    from hpcflow.placement.pipeline_splits.order_cycles import without_cycles
+    from hpcflow.placement.pipeline_splits.split_latency import latency_of, least_latency
+    from hpcflow.placement.pipeline_splits.split_problem import Part
+    from hpcflow.placement.pipeline_splits.split_search import (
+        greedy_split,
+        improve_within,
+        improved_split,
+    )
 
     end = time.monotonic() + seconds * (1 - RESERVE)
     problem, members = split_problem(graph)
@@ -340,7 +367,7 @@ def search(graph: Graph, objective: str, contiguous: bool, seconds: float) -> di
         key: [
             {"nodes": names}
             for part, names in zip(parts, nodes, strict=True)
-            if part.device == kind and names
+            if part.device_type == kind and names
         ]
         for key, kind in groups.items()
     }
@@ -432,7 +459,7 @@ def main(words: Sequence[str] | None = None) -> int:
     split.add_argument("graph")
     split.add_argument("--objective", choices=("load", "latency"), default="load")
     split.add_argument("--contiguous", action="store_true", help="parts that cuts separate")
-    split.add_argument("--seconds", type=float, default=10.0)
+    split.add_argument("--seconds", type=positive, default=10.0)
     split.add_argument("--out", required=True)
     split.set_defaults(command=split_command)
     checks = commands.add_parser("check", help="check a split, with nothing of hpcflow")
@@ -441,7 +468,7 @@ def main(words: Sequence[str] | None = None) -> int:
     checks.set_defaults(command=check_command)
     every = commands.add_parser("all", help="measure all graphs of a folder")
     every.add_argument("--graphs", metavar="FOLDER", required=True)
-    every.add_argument("--seconds", type=float, default=10.0)
+    every.add_argument("--seconds", type=positive, default=10.0)
     every.add_argument("--optimum", action="append", default=[], metavar="GRAPH=MS")
     every.add_argument("--out", required=True)
     every.set_defaults(command=all_command)

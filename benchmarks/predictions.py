@@ -11,7 +11,7 @@ A prediction is made from the small run of the same program with the same compre
 server for jobs with servers, one without for the others. It gets the bandwidths of the hosts, as
 they are set; the latency is that at which the small run itself is replayed. A job whose plan has
 another digest than the prediction is refused. All files are in the folder `predictions` beside
-`--out`. As root.
+`--out`, with `--unseen` in `predictions_unseen`. As root.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from common import Tournament, check
 sys.path.append(str(common.ROOT / "tests" / "network"))
 import hosts
 
+PROGRAMS = "dense transformer embedding tower convolutional recurrent wide".split()
 SCRIPT = "benchmarks/predicted_programs.py"
 RUN_RATE = 200  # mbit/s of the ports of the small runs
 STEPS, WARM_UP, RUN_STEPS = 26, 5, 36
@@ -61,6 +62,18 @@ transformer 16 0 - 200 c       transformer 16 4 stale:2 400 c embedding 8 1 asyn
 embedding 8 1 all 200          embedding 8 0 - 100            embedding 12 1 backup:1 400
 embedding 12 1 stale:1 200     embedding 12 0 - 200           embedding 16 1 async 400
 embedding 16 1 all 400
+"""
+# Programs and bandwidths of which none is above: predicted and run once, by a replay that was
+# mended with the points above known.
+UNSEEN = """
+convolutional 8 2 all 150      convolutional 10 2 async 250   convolutional 12 0 - 300
+convolutional 16 3 backup:1 300 convolutional 14 0 - 150 c    convolutional 8 1 stale:1 300
+recurrent 8 0 - 150            recurrent 12 3 all 150         recurrent 16 2 async 300
+recurrent 10 2 stale:2 250 c   recurrent 16 0 - 300           recurrent 12 2 backup:2 300
+wide 8 2 async 150             wide 12 2 all 300              wide 10 0 - 250
+wide 16 3 stale:1 400          wide 12 0 - 150                dense 6 2 all 800
+dense 10 0 - 300               dense 14 3 async 150 c         dense 16 0 - 150
+transformer 10 3 async 150     transformer 14 0 - 300         transformer 16 4 all 150
 """
 QUICK = "dense 2 1 async 200  dense 3 1 all 200  dense 4 0 - 200"
 
@@ -97,7 +110,7 @@ def points_of(table: str) -> list[Point]:
     """The points of a table."""
     rows: list[list[str]] = []
     for word in table.split():
-        if word.isalpha() and word in ("dense", "transformer", "embedding", "tower"):
+        if word in PROGRAMS:
             rows.append([])
         rows[-1].append(word)
     return [
@@ -268,14 +281,15 @@ def main() -> None:
     parser = common.parser(__doc__)
     steps = ("calibrate", "predict", "run", "score", "all")
     parser.add_argument("step", choices=steps, nargs="?", default="all")
+    parser.add_argument("--unseen", action="store_true", help="the jobs of other programs")
     parser.add_argument("--quick", action="store_true", help="three small jobs")
     arguments = parser.parse_args()
     if hosts.missing():
         raise SystemExit(hosts.missing())
-    out = pathlib.Path(arguments.out or common.ROOT / "benchmarks/results/predictions.json")
-    folder, points = out.resolve().parent / "predictions", points_of(QUICK)
-    if not arguments.quick:
-        points = points_of(SCORED)
+    name = "predictions_unseen" if arguments.unseen else "predictions"
+    out = pathlib.Path(arguments.out or common.ROOT / f"benchmarks/results/{name}.json")
+    table = QUICK if arguments.quick else UNSEEN if arguments.unseen else SCORED
+    folder, points = out.resolve().parent / name, points_of(table)
     for name, act in (("calibrate", calibrate), ("predict", predict), ("run", run)):
         if arguments.step in (name, "all"):
             act(points, folder)

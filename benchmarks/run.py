@@ -111,6 +111,7 @@ PLAN = (
     Benchmark("reading", "reading.py --rounds 1 --repeats 4"),
     Benchmark("restart", "restart.py"),
     Benchmark("predictions", "predictions.py", as_root=True, short="--quick"),
+    Benchmark("predictions_unseen", "predictions.py --unseen", as_root=True, short=""),
     Benchmark("job_times", "job_times.py --repeats 4", as_root=True),
     Benchmark("learned_correction", "learned_correction.py --draws 30", short="--seconds 0.3"),
     Benchmark(

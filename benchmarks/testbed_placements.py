@@ -75,18 +75,28 @@ def _loads(tasks: Tasks, weights: Sequence[float], speeds: Sequence[float]) -> l
     return sorted(loads, reverse=True)
 
 
-def cuts(flops: Sequence[float], speeds: Sequence[float], most: int) -> list[Tasks]:
-    """Cuts of blocks into at most four parts, on ranks in order and the fastest first.
+def every_cut(blocks: int, speeds: Sequence[float]) -> list[list[Tasks]]:
+    """All cuts into at most four parts, on ranks in order and the fastest first.
 
-    If there are more than `most`, those with the least greatest load, as many of each number of
-    parts and order of ranks.
+    One list for each order and number of parts.
     """
     fastest = sorted(range(RANKS), key=lambda rank: -speeds[rank])
-    kinds = []
-    for order in dict.fromkeys((tuple(range(RANKS)), tuple(fastest))):
-        for parts in range(1, min(RANKS, len(flops)) + 1):
-            found = [tuple(order[part] for part in cut) for cut in _cuts(len(flops), parts)]
-            kinds.append(sorted(found, key=lambda tasks: _loads(tasks, flops, speeds)))
+    return [
+        [tuple(order[part] for part in cut) for cut in _cuts(blocks, parts)]
+        for order in dict.fromkeys((tuple(range(RANKS)), tuple(fastest)))
+        for parts in range(1, min(RANKS, blocks) + 1)
+    ]
+
+
+def cuts(flops: Sequence[float], speeds: Sequence[float], most: int) -> list[Tasks]:
+    """At most so many cuts of blocks: those with the least greatest load.
+
+    As many of each number of parts and order of ranks.
+    """
+    kinds = [
+        sorted(kind, key=lambda tasks: _loads(tasks, flops, speeds))
+        for kind in every_cut(len(flops), speeds)
+    ]
     turns = itertools.zip_longest(*kinds)
     return list(dict.fromkeys(tasks for turn in turns for tasks in turn if tasks))[:most]
 
@@ -96,7 +106,7 @@ def by_hand(
     fabric: str,
     ranks: str,
     counts: tuple[Sequence[int], Sequence[int]],
-    most_cuts: int,
+    cuts: Sequence[Tasks],
 ) -> dict[str, Tasks]:
     """The placements by name; `counts` are FLOPs and bytes of the blocks. Equal ones come once."""
     flops, nbytes = counts
@@ -110,6 +120,6 @@ def by_hand(
     }
     for name, places in zip(("expert, many", "expert, few"), EXPERTS[program], strict=True):
         named[name] = tuple(order[place] for place in places)
-    for tasks in cuts(flops, SPEEDS[ranks], most_cuts):
+    for tasks in cuts:
         named[f"cut {''.join(map(str, tasks))}"] = tasks
     return {name: tasks for tasks, name in {t: k for k, t in reversed(named.items())}.items()}

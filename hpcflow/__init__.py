@@ -7,6 +7,19 @@ same (`hpcflow help tf1` lists them). A submodule is imported when one of its na
 import os as _os
 import sys as _sys
 
+if _is_command := (
+    _os.path.basename(_sys.argv[0]) == "hpcflow"
+    or (_sys.argv[0] == "-m" and " -m hpcflow " in f" {' '.join(_sys.orig_argv)} ")
+):  # Ctrl-C ends it from now on; `hpcflow.cli.main.main` takes this back
+    import signal as _signal
+
+    def _end_interrupted(*_: object) -> None:
+        _os.write(2, b"hpcflow: interrupted\n")
+        _os._exit(128 + _signal.SIGINT)
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _end_interrupted)
+
 if _os.environ.get("HPCFLOW_PACK_FILE"):  # before any other module of hpcflow
     from hpcflow.platform import pack_importer as _pack_importer
 
@@ -17,7 +30,13 @@ from hpcflow.namespaces import NAMESPACES
 from hpcflow.platform import cpu_threads
 from hpcflow.platform.lazy_imports import lazy_names, namespace
 
-cpu_threads.chosen_threads()  # sizes the pools of BLAS and OpenMP before numpy loads
+try:
+    cpu_threads.chosen_threads()  # sizes the pools of BLAS and OpenMP before numpy loads
+except errors.HpcflowError as _error:
+    if not _is_command:
+        raise
+    _os.write(2, f"hpcflow: {_error}\n".encode())
+    raise SystemExit(2) from None
 
 
 def _print_error(*raised: object) -> None:

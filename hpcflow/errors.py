@@ -32,11 +32,14 @@ class HpcflowError(Exception):
         return self.message + "".join(rows)
 
 
-class GraphError(HpcflowError):
-    """Graph construction error: unknown name, change of a finalized graph, or two graphs mixed."""
+class GraphError(HpcflowError, ValueError):
+    """Graph construction error, for example two graphs mixed.
+
+    It and its subclasses are also the classes of Python that TensorFlow raises in such cases.
+    """
 
 
-class ShapeError(GraphError, ValueError):
+class ShapeError(GraphError):
     """Shapes do not fit the operation."""
 
 
@@ -44,11 +47,19 @@ class DTypeError(GraphError, TypeError):
     """Data types do not fit the operation."""
 
 
-class ArgumentError(GraphError, TypeError, ValueError):
+class ArgumentError(GraphError, TypeError):
     """A public function does not take these arguments; the cause is Python's own error."""
 
 
-class VariableNameError(GraphError, ValueError):
+class UnknownNameError(GraphError, KeyError):
+    """No operation or tensor of the graph has this name."""
+
+
+class FinalizedGraphError(GraphError, RuntimeError):
+    """The graph is finalized: no operation can be added."""
+
+
+class VariableNameError(GraphError):
     """`get_variable`: the variable exists, does not exist, or has another shape or dtype."""
 
 
@@ -56,7 +67,7 @@ class OnnxError(GraphError):
     """A model cannot be imported from ONNX, or a graph not exported; names the unsupported part."""
 
 
-class GradientError(GraphError):
+class GradientError(GraphError, LookupError):
     """A gradient was requested through an operation that has none."""
 
 
@@ -79,11 +90,11 @@ MALFORMED = (
 )
 
 
-class FeedError(HpcflowError, ValueError):
+class FeedError(HpcflowError, TypeError, ValueError):
     """A feed is missing, unknown, or of the wrong shape or dtype."""
 
 
-class FetchError(HpcflowError, ValueError):
+class FetchError(HpcflowError, TypeError, ValueError):
     """A session cannot compute this fetch."""
 
 

@@ -15,6 +15,8 @@ from hpcflow.ps.sync_rules import rule
 
 PREFIX = "HPCFLOW_"
 AUTOMATIC = "auto"  # the value of placement that is no file
+# those that report/setting_advice.py judges after a run
+JUDGED = ("bucket_bytes", "overlap", "ps", "shard_bytes")
 SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) *(?:([kmgt])(i)?)?b?", re.ASCII)
 KINDS = {int: "a whole number", float: "a number", bool: "1 or 0", str: "a text"}
 CHOICES = {  # the values of settings that have few

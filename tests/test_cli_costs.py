@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from hpcflow.cli import cost_calibration
+from hpcflow.cli import cost_calibration, thread_calibration
 from hpcflow.cli.main import main
 from hpcflow.doctor.measured_links import keep_links, link_profile
-from hpcflow.doctor.rank_facts import JobFacts, NetworkLink, RankFacts
+from hpcflow.doctor.rank_facts import JobFacts, MeasuredWait, NetworkLink, RankFacts
 from hpcflow.kernels.machine_facts import machine_facts
 from hpcflow.launch import launcher_detection
+from hpcflow.platform import cpu_threads
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile, profile_file
 from hpcflow.platform.measured_costs import OperationCost, OperationKey, SampleSummary
 from tests.runtime.test_gpu import gpus  # noqa: F401
@@ -145,12 +146,13 @@ def test_all_ranks_of_a_node_add_to_one_file(tmp_path, folder):
 @pytest.mark.slow
 def test_a_calibration_measures_the_kernels_that_run(folder, capsys, monkeypatch):
     """Also without time there is a row; with time all cases run."""
-    asked(capsys, "--calibrate", "--seconds", "0.000001")
+    own = ["--calibrate", f"--threads={cpu_threads.chosen_threads().threads}"]
+    asked(capsys, *own, "--seconds", "0.000001")
     assert len(here().read().operations) == 1
     asked(capsys, "--clear")
     monkeypatch.setattr(cost_calibration, "SCALES", (1,))
     monkeypatch.setattr(cost_calibration, "MOST_SAMPLES", 3)
-    asked(capsys, "--calibrate", "--seconds", "60")
+    asked(capsys, *own, "--seconds", "60")
     found = json.loads(asked(capsys, "--json"))
     types = {row["type"]: row for row in found["types"]}
     assert {"MatMul", "Transpose", "Gather", "Conv"} <= types.keys()
@@ -170,6 +172,62 @@ def test_a_calibration_measures_the_kernels_that_run(folder, capsys, monkeypatch
     }
     lines = asked(capsys).splitlines()
     assert lines[1] == str(here().path) and any(line.startswith("MatMul ") for line in lines)
+
+
+@pytest.mark.slow
+def test_a_calibration_has_rows_for_each_number_of_threads(folder, capfd):
+    numbers = sorted({1, min(2, cpu_threads.find_cores().mask)})
+    text = asked(capfd, "--calibrate", "--seconds", "2", "--threads", ",".join(map(str, numbers)))
+    rows = here().read().operations
+    assert {row.key.threads for row in rows if row.key.type == "MatMul"} == set(numbers)
+    assert {row.key.threads for row in rows} == set(numbers)
+    at = next(i for i, line in enumerate(text.splitlines()) if line.startswith("threads of a rank"))
+    shown = [line.split()[:3] for line in text.splitlines()[at + 1 :][: len(numbers)]]
+    counts = [sum(row.key.threads == n for row in rows) for n in numbers]
+    assert shown == [[str(n), "cpu", str(k)] for n, k in zip(numbers, counts, strict=True)]
+    data = json.loads(asked(capfd, "--json"))["threads"]
+    assert [one["rows"] for one in data] == counts
+
+
+@pytest.mark.skipif(cpu_threads.find_cores().mask < 2, reason="one CPU has one number of threads")
+def test_a_calibration_that_fails_with_other_threads_is_an_error(folder, capfd, monkeypatch):
+    """The process of the other number cannot import hpcflow."""
+    own = cpu_threads.chosen_threads().threads
+    monkeypatch.setattr(thread_calibration.sys, "executable", "/bin/false")
+    asked(capfd, "--calibrate", "--threads", str(1 if own > 1 else 2), code=1)
+    assert here().read() == MachineProfile()
+
+
+def test_numbers_of_threads_share_the_time_of_a_calibration(monkeypatch):
+    """Each takes half as much again as it was given, and the others have what is left."""
+    now, own, given = [0.0], cpu_threads.chosen_threads().threads, list[tuple[int, float]]()
+
+    def measure(threads: int, seconds: float) -> bool:
+        given.append((threads, seconds))
+        now[0] += 1.5 * seconds
+        return True
+
+    monkeypatch.setattr(thread_calibration.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(thread_calibration, "_calibrate_in_process", measure)
+    monkeypatch.setattr(thread_calibration, "_calibrate_here", lambda s, *_: measure(own, s))
+    assert thread_calibration.calibrate_threads([own, 100, 101], 9.0, None, None)
+    assert given == [(own, 3.0), (100, 2.25), (101, pytest.approx(1.125))]
+
+
+def test_the_numbers_of_a_calibration_are_the_users_or_powers_up_to_the_cores(monkeypatch):
+    cores = cpu_threads.CpuCores(12, 12, 24, siblings=2)
+    for variable in (*cpu_threads.VARIABLES, "HPCFLOW_THREADS", cpu_threads.CHOSEN):
+        monkeypatch.delenv(variable, raising=False)
+
+    def numbers(**environ: str) -> list[int]:
+        chosen = cpu_threads.set_up_threads(dict(environ), cores, 1)
+        monkeypatch.setattr(cpu_threads, "chosen_threads", lambda: chosen)
+        return thread_calibration.numbers_of(None)
+
+    assert numbers() == [1, 2, 4, 6]
+    assert numbers(OMP_NUM_THREADS="3") == [3]
+    assert numbers(HPCFLOW_THREADS="6", OMP_NUM_THREADS="3") == [6]
+    assert thread_calibration.numbers_of("4,1,4") == [1, 4]
 
 
 def filled() -> None:
@@ -201,11 +259,29 @@ def test_a_file_is_cleared(folder, capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [["--seconds", "0"], ["--seconds", "nan"], ["run", "--clear"], ["run", "--calibrate"]],
+    [
+        ["--calibrate", "--seconds", "0"],
+        ["--calibrate", "--seconds", "nan"],
+        ["--seconds", "5"],
+        ["--threads", "1"],
+        ["--calibrate", "--threads", ""],
+        ["--calibrate", "--threads", "0"],
+        ["--calibrate", "--threads", "1,two"],
+        ["--calibrate", "--threads", "1,999999"],
+        ["run", "--clear"],
+        ["run", "--calibrate"],
+    ],
     ids=" ".join,
 )
 def test_wrong_arguments(folder, capsys, words):
     asked(capsys, *words, code=2)
+
+
+def test_a_missing_run_directory_is_told_from_one_without_a_profile(folder, tmp_path, capsys):
+    assert main(["costs", str(tmp_path / "nowhere")]) == 1
+    assert f"there is no run directory {tmp_path / 'nowhere'}" in capsys.readouterr().err
+    assert main(["costs", str(tmp_path)]) == 1
+    assert f"there is no {tmp_path / 'profile.json'}" in capsys.readouterr().err
 
 
 def test_what_cannot_be_read_is_an_error_in_one_line(folder, tmp_path, capsys):
@@ -233,7 +309,8 @@ def test_links_are_kept_by_kind_and_sums_by_ranks(folder, capsys):
     pairs = [NetworkLink("a", "b", 2e-6, 1e10, 3e-4), NetworkLink("a", "c", 4e-6, 2e10, 5e-4)]
     local = [NetworkLink("a", "a", 5e-7, 8e9, 1e-4)]
     ranks = [RankFacts(rank=i, node=node) for i, node in enumerate("aabc")]
-    job = JobFacts(ranks, pairs, local, {"ring": 1.0, "allreduce": 7e-4})
+    waits = [MeasuredWait(node, "own core", 2000, [2e-5, 4e-5]) for node in "ab"]
+    job = JobFacts(ranks, pairs, local, {"ring": 1.0, "allreduce": 7e-4}, waits)
     assert keep_links(job, 1 << 20, "") and here().read() == link_profile(job, 1 << 20)
     links = {link.key: link for link in here().read().links}
     assert links["other node"].latency_s.median == pytest.approx(3e-6)
@@ -243,8 +320,12 @@ def test_links_are_kept_by_kind_and_sums_by_ranks(folder, capsys):
     assert sums.keys() == {(2, 1), (2, 2), (4, 3)}
     assert sums[4, 3].seconds.mean == 7e-4 and sums[4, 3].key.nbytes == 1 << 20
     assert sums[2, 2].seconds.mean == pytest.approx(statistics.fmean([3e-4, 5e-4]))
+    (wait,) = here().read().waits  # of two nodes
+    assert tuple(wait.key) == ("own core", 2000) and wait.seconds.count == 4
     text = asked(capsys)
     assert "other node" in text and "15 GB/s" in text and "700 us" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("own core"))
+    assert line.split()[2:] == ["2", "ms", "4", "30", "us", "40", "us"]
     assert not keep_links(JobFacts(ranks[:1]), 1 << 20, "")
 
 
@@ -263,6 +344,10 @@ def test_the_doctor_keeps_what_it_measures(folder):
     assert link.key == "same node" and link.latency_s.mean == pytest.approx(pair["latency_s"])
     (total,) = here().read().collectives
     assert total.key.ranks == 2 and total.seconds.count == 2
+    late = {(row["policy"], row["waited_us"]): row["late_s"] for row in told["waits"]}
+    kept = {tuple(row.key): row.seconds.count for row in here().read().waits}
+    assert kept == {key: len(samples) for key, samples in late.items()}
+    assert {us for policy, us in kept if policy == "shared cores"} == {200, 2000, 50_000}
 
 
 @pytest.mark.slow
@@ -272,7 +357,8 @@ def test_a_calibration_measures_each_device(folder, capsys, monkeypatch, gpus): 
     monkeypatch.setattr(cost_calibration, "all_cases", lambda: few)
     monkeypatch.setattr(cost_calibration, "MOST_SAMPLES", 1)
     monkeypatch.setattr(cost_calibration, "device_names", lambda *_: ["gpu:0", "cpu:0"])
-    asked(capsys, "--calibrate", "--seconds", "100")
+    threads = cpu_threads.chosen_threads().threads
+    asked(capsys, "--calibrate", "--seconds", "100", f"--threads={threads}")
     kept = {(row.key.device, row.key.type, row.key.flops) for row in here().read().operations}
     assert {(kind, "MatMul", 2 * 16**3) for kind in ("cpu", "gpu")} <= kept
     assert {kind for kind, type_, _ in kept if type_ == "Fused: Add, Relu"} == {"cpu", "gpu"}

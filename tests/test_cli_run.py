@@ -206,6 +206,23 @@ def test_a_setting_that_is_none_is_told(text: str, says: str) -> None:
         run.chosen_settings(args)
 
 
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        (["--set", "ps=1", "--ps", "2"], {"HPCFLOW_PS": "2"}),
+        (["--ps", "2", "--set", "ps=1"], {"HPCFLOW_PS": "1"}),
+        (["--ps", "2", "--ps=3"], {"HPCFLOW_PS": "3"}),
+        (["--set=ps=1", "--set", "ps=4"], {"HPCFLOW_PS": "4"}),
+        (["--survive", "--set", "survive=0"], {"HPCFLOW_SURVIVE": "0"}),
+        (["--set", "survive=0", "--survive"], {"HPCFLOW_SURVIVE": "True"}),
+        (["--set", "inject=a", "--inject", "b", "--inject", "c"], {"HPCFLOW_INJECT": "a;b;c"}),
+        (["--inject", "b", "--set", "inject=a"], {"HPCFLOW_INJECT": "a"}),
+    ],
+)
+def test_of_several_values_of_a_setting_the_last_counts(words, chosen) -> None:
+    assert run.chosen_settings(parser().parse_args(words)) == chosen
+
+
 def test_options_of_restarts_are_settings() -> None:
     args = parser().parse_args(["--max-restarts", "3", "--set", "mtbf_h=100"])
     assert run.chosen_settings(args) == {"HPCFLOW_MAX_RESTARTS": "3", "HPCFLOW_MTBF_H": "100"}

@@ -469,7 +469,7 @@ def of_process(words: list[str], codes: set[int], **more: str) -> str:
         (["submit", "job.sbatch"], "job.sbatch", {1}),
         (["cache"], "cache/plans", {0}),
         (["pack", "pack"], "pack", {0, 1}),
-        (["doctor", "--run-dir", "runs"], "runs", {0, 1}),
+        (["doctor", "--run-dir", "runs"], "runs", {0, 1, 2}),
         (["prove-resume", "--folder", "place", "train.py", "kept3"], "place", {2}),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpcflow.cli.measured_topology import topology_data, write_topology
-from hpcflow.doctor.rank_facts import JobFacts, NetworkLink, RankFacts
+from hpcflow.doctor.rank_facts import SLURM, JobFacts, NetworkLink, RackUplink, RankFacts
 from hpcflow.doctor.rank_inspection import memory_bytes
 from hpcflow.errors import LaunchError
 from hpcflow.launch import launcher_detection
@@ -46,7 +47,7 @@ def test_equal_nodes_are_written_once_and_slow_ranks_and_ports_are_named(tmp_pat
     job = JobFacts(facts(*nodes, switches=switches, **slow), links, local)
     file = tmp_path / "topology.json"
     told = write_topology(str(file), job)
-    assert "8 ranks, 4 nodes and 2 racks" in told and "uplinks of racks are not measured" in told
+    assert "8 ranks, 4 nodes and 2 racks" in told and "uplinks are not measured" in told
     first, second = json.loads(file.read_text())["racks"]
     assert [node.get("count", 1) for node in first["nodes"]] == [2, 1] and len(second["nodes"]) == 1
     topology = read_topology(file)
@@ -56,6 +57,27 @@ def test_equal_nodes_are_written_once_and_slow_ranks_and_ports_are_named(tmp_pat
     assert topology.memory == (32 * GB,) * 8 and topology.gpus == (0,) * 8
     assert (topology.latency, topology.memory_latency) == (1e-5, 1e-6)
     assert topology.memory_bandwidth == 1e10
+
+
+def test_narrow_uplinks_are_written_by_their_slower_direction(tmp_path):
+    nodes = [f"n{i}" for i in range(8)]
+    names = ["a", "a", "b", "b", "c", "c", "d\x1b[2J", "d\x1b[2J"]
+    uplinks = {
+        "a": RackUplink(5.3e8, 5e8, 2e9),
+        "b": RackUplink(5.2e8, 5.1e8, 2e9),  # within 10 %: equal to a
+        "c": RackUplink(1.9e9, 2.1e9, 2e9),  # as wide as its ports
+        names[6]: RackUplink(1e9, 2e8, 2e9),
+    }
+    racks = dict(zip(nodes, names, strict=True))
+    job = JobFacts(facts(*nodes), racks=racks, racks_from=SLURM, uplinks=uplinks)
+    told = write_topology(str(tmp_path / "topology.json"), job)
+    assert read_topology(tmp_path / "topology.json").uplinks == (5e8, 5e8, math.inf, 2e8)
+    assert "racks are from SLURM_TOPOLOGY_ADDR; uplinks: a 530 MB/s out, 500 MB/s in" in told
+    assert "2 GB/s" in told and " c " not in told and told.isprintable()
+    job.uplinks = {"c": uplinks["c"]}
+    told = write_topology(str(tmp_path / "topology.json"), job)
+    assert told.endswith("no uplink is narrower than the ports of its rack")
+    assert read_topology(tmp_path / "topology.json").uplinks == (math.inf,) * 4
 
 
 def test_noise_is_no_difference_and_one_rank_with_a_gpu_each_is_told():
@@ -100,7 +122,7 @@ def test_real_ranks_of_this_machine(tmp_path, ranks):
     done = doctor("-n", str(ranks), "--topology", str(file), "--json")
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["ranks"]) == ranks
-    assert str(file) in done.stderr and "uplinks of racks are not measured" in done.stderr
+    assert str(file) in done.stderr and "one node has no uplink" in done.stderr
     topology = read_topology(file)
     assert topology.nodes == (0,) * ranks and topology.racks == (0,)
     assert sum(topology.memory) <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

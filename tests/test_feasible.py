@@ -65,7 +65,7 @@ def test_what_can_be_is_submitted(
     site: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     if "2-12" in words[0]:
-        assert "gives 1d" in refused(site, capsys, *words)
+        assert "gives 24:00 h" in refused(site, capsys, *words)
         words = (words[0].replace("2-12", "0-12"), *words[1:])
     assert refused(site, capsys, *words) == ""
 
@@ -85,11 +85,11 @@ def test_what_can_be_is_submitted(
         (("--sbatch=-n2", "ps.sbatch", "train.py", "--ps=2"), "2 of 2 ranks would serve"),
         (("train.sbatch", "train.py", "--tasks-per-replica", "3"), "4 workers of 4 tasks cannot"),
         (("train.sbatch", "train.py", "--survive"), "srun ends all ranks with the first that dies"),
-        (("--sbatch=--time=2", "train.sbatch", "train.py"), "2m before its end: it comes at once"),
+        (("--sbatch=--time=2", "train.sbatch", "train.py"), "2:00 min before its end: it comes"),
         (("--sbatch=-t 1:30", "hetero.sbatch", "train.py"), "it comes at once"),
         (("--sbatch=--nodes=5", "train.sbatch", "train.py"), "but the partition cpu has 4"),
         (("--sbatch=-N4 -p gpu", "train.sbatch", "train.py"), "but the partition gpu has 3"),
-        (("--sbatch=-p gpu -t 61", "train.sbatch", "train.py"), "the partition gpu gives 1h"),
+        (("--sbatch=-p gpu -t 61", "train.sbatch", "train.py"), "the partition gpu gives 1:00 h"),
         (("--sbatch=-c 3", "train.sbatch", "train.py"), "2 tasks of 3 CPUs do not fit a node of"),
     ],
 )  # fmt: skip

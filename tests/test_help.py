@@ -69,7 +69,8 @@ def test_all_settings_are_described(capfd: pytest.CaptureFixture[str]) -> None:
     (row,) = (line.split(maxsplit=2) for line in lines if line.startswith("stall_s "))
     source = (ROOT / "hpcflow" / "settings.py").read_text()
     assert f"    stall_s: float = {row[1]}  # {row[2]}\n" in source
-    rows = [line.split()[0] for line in lines[6:]]
+    head = next(i for i, line in enumerate(lines) if line.startswith("setting  "))
+    rows = [line.split()[0] for line in lines[head + 1 :]]
     assert rows == list(Settings.__dataclass_fields__)
     assert all(meaning for _, _, meaning in help_topics.settings())
 

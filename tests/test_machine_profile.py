@@ -27,7 +27,8 @@ from hpcflow.platform.measured_costs import (
     OperationKey,
     SampleSummary,
 )
-from hpcflow.platform.measured_steps import PlannedOperation, PlannedStep, StepCost, StepKey
+from hpcflow.platform.measured_step_costs import CountedOperation, StepCost, StepFeatures, StepKey
+from hpcflow.platform.measured_waits import OWN_CORE, SHARED_CORES, WaitCost, WaitKey
 
 ROOT = Path(__file__).parents[1]
 MACHINE = {"cpu": "a", "cores": "2"}
@@ -35,21 +36,22 @@ EVIL = "\x1b[31mred\r"
 WRITER = """
 import sys, time
 from pathlib import Path
-from tests.test_machine_profile import MACHINE, operation, step
+from tests.test_machine_profile import MACHINE, operation, step, wait
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile
-folder, me, known = Path(sys.argv[1]), int(sys.argv[2]), ProfileFile._known
-def slowly(file):
-    found = known(file)
+folder, me, known = Path(sys.argv[1]), int(sys.argv[2]), ProfileFile.read_or_warn
+def slowly(file, otherwise):
+    found = known(file, otherwise)
     time.sleep(0.01)  # in which the other may write
     return found
-ProfileFile._known = slowly
+ProfileFile.read_or_warn = slowly
 file = ProfileFile(folder, MACHINE)
 (folder / f"ready{me}").touch()
 while not (folder / f"ready{1 - me}").exists():
     time.sleep(0.001)
 for i in range(20):
     rows = operation(7, [1e-3 * (me + 1)]), operation(1000 * (me + 1) + i, [1e-3])
-    assert file.add(MachineProfile(rows, steps=(step("same"), step(f"{me} {i}"))))
+    waits = wait(2000), wait(10**6 * (me + 1) + i)
+    assert file.add(MachineProfile(rows, steps=(step("same"), step(f"{me} {i}")), waits=waits))
 """
 
 
@@ -59,11 +61,15 @@ def operation(flops: int, samples: list[float], type: str = "MatMul", updated: i
 
 
 def step(plan: str, milliseconds: float = 2.0, updated: int = 1) -> StepCost:
-    known = PlannedOperation("product", "MatMul", ("float32",), "cpu", True, 9, 8, 1e-6, 3)
-    unknown = PlannedOperation("other", EVIL, (), "gpu", False, 0, 0, 2e-6, 1)
-    planned = PlannedStep((known, unknown), *range(1, 7))
+    known = CountedOperation("product", "MatMul", ("float32",), "cpu", True, 9, 8, 1e-6, 3)
+    unknown = CountedOperation("other", EVIL, (), "gpu", False, 0, 0, 2e-6, 1)
+    features = StepFeatures((known, unknown), *range(1, 7))
     work, whole = (SampleSummary.of([1e-3 * milliseconds * n]) for n in (1, 2))
-    return StepCost(StepKey(plan, 4, 2, 2, 8), "train.py", planned, work, whole, updated)
+    return StepCost(StepKey(plan, 4, 2, 2, 8), "train.py", features, work, whole, updated)
+
+
+def wait(waited_us: int, policy: str = OWN_CORE) -> WaitCost:
+    return WaitCost(WaitKey(policy, waited_us), SampleSummary.of([3e-5, 5e-5, 7e-5]))
 
 
 def full() -> MachineProfile:
@@ -71,7 +77,8 @@ def full() -> MachineProfile:
     some = SampleSummary.of([1e-6, 2e-6, 4e-6])
     collective = CollectiveCost(CollectiveKey("all_reduce", 1 << 20, 4, 2), some)
     links = LinkCost(SAME_NODE, some, SampleSummary.of([1e9])), LinkCost(OTHER_NODE, some, some)
-    return MachineProfile((operation(5, [1e-3]),), links, (collective,), (step("digest"),))
+    waits = wait(2000), wait(2000, SHARED_CORES)
+    return MachineProfile((operation(5, [1e-3]),), links, (collective,), (step("digest"),), waits)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -112,6 +119,9 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert rows.keys() == {7, *range(1000, 1020), *range(2000, 2020)}
     assert rows[7].seconds.count == 40 and rows[7].seconds.mean == pytest.approx(1.5e-3)
     assert rows[7].seconds.variance == pytest.approx(0.5e-3**2)
+    waits = {row.key.waited_us: row.seconds.count for row in profile.waits}
+    mine = {10**6 * (me + 1) + i: 3 for me in range(2) for i in range(20)}
+    assert waits == {2000: 3 * 40} | mine
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
         *(b"", b"{", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"format": "hpcflow-costs-9"}'),
         *("no rows", "a text for a number", "a NaN", "a negative time", "a link of no kind"),
         *("a step of no operations", "an operation of no kind", "a step of negative bytes"),
-        *("too many operations", "a short operation"),
+        *("too many operations", "a short operation", "a wait of no policy", "a wait of no time"),
     ],
     ids=str,
 )
@@ -138,6 +148,8 @@ def test_a_damaged_file_is_told_in_a_line_and_replaced(
             "a NaN": lambda: row["seconds"].update(mean=float("nan")),
             "a negative time": lambda: row["seconds"].update(points=[[-1.0, 1]]),
             "a link of no kind": lambda: data["links"][0].update(kind=EVIL),
+            "a wait of no policy": lambda: data["waits"][0].update(policy=EVIL),
+            "a wait of no time": lambda: data["waits"][0].update(waited_us=0),
             "a step of no operations": lambda: data["steps"][0].pop("operations"),
             "an operation of no kind": lambda: operations[0].__setitem__(0, EVIL),
             "a step of negative bytes": lambda: data["steps"][0].update(fed_bytes=-1),
@@ -206,13 +218,20 @@ def test_the_steps_of_a_plan_are_one_row_and_the_oldest_go(
     assert rows["b"].step.mean == pytest.approx(4e-3)
 
 
-def test_a_profile_from_before_there_were_steps_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", [("waits",), ("steps", "waits")])
+def test_a_profile_from_before_there_was_a_table_is_read(
+    tmp_path: Path, tables: tuple[str, ...]
+) -> None:
     file = ProfileFile(tmp_path, MACHINE)
     assert file.add(full())
     data = json.loads(file.path.read_text())
-    del data["steps"]
+    for name in tables:
+        del data[name]
     file.path.write_text(json.dumps(data))
-    assert file.read() == dataclasses.replace(full(), steps=())
+    without = dict.fromkeys(tables, ())
+    assert file.read() == dataclasses.replace(full(), **without)
+    assert file.add(MachineProfile(waits=(wait(7),)))
+    assert file.read().waits == (*dataclasses.replace(full(), **without).waits, wait(7))
 
 
 def test_none_keeps_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

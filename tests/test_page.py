@@ -270,7 +270,7 @@ def test_the_map_ends_with_the_run_and_its_figures_are_those_of_the_bars(tmp_pat
     assert "from 25% of its time (worker 0) to 75% (worker 1)" in text
     assert ">16&nbsp;s</span>" in text and "not recorded" in text
     assert text.count('class="heat"') == 2 and ">waiting for input</li>" in text
-    assert "work 4, ranks 4, input 8 s" in text
+    assert "work 4 s, ranks 4 s, input 8 s" in text
 
 
 def test_workers_that_wait_for_each_other_in_turn_blame_no_network(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_bars_have_whole_names_one_scale_and_grey_idle_time(tmp_path: Path) -> N
     text = run_page.page_of([folder]).text
     (chart,) = re.findall(r'<svg class="bars".*?</svg>', text)
     assert f"<title>worker 1 (rank 2 on {host})</title>" in chart
-    assert "work 1, idle 4 s" in chart and ">steps of each worker</span>" in text
+    assert "work 1 s, idle 4 s" in chart and ">steps of each worker</span>" in text
     found = re.findall(r'<rect x="([\d.]+)" y="\d+" width="([\d.]+)"[^>]*class="bar (\w+)"', chart)
     width = {(k // 4, look): float(size) for k, (_, size, look) in enumerate(found)}
     assert width[2, "other"] == pytest.approx(4 * width[2, "c0"], abs=0.2)
@@ -424,7 +424,7 @@ def test_page_and_report_name_the_same_limit_and_the_setting(tmp_path: Path, cap
         file.rename(tmp_path / "run" / file.name)
     assert cli.main(["report", str(tmp_path / "run"), "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
-    assert "run: limited by computing\n  saving: training waited 0.153 s (21%)" in told
+    assert "run: limited by computing\n  saving: training waited 153 ms (21%)" in told
     assert "--set default_checkpoints=" in told and "save_every" not in told
     (view,) = run_view.views_of([tmp_path / "run"])
     assert view.limited_by == "computing"

@@ -24,6 +24,7 @@ from hpcflow.launch import launcher_detection
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.listing.picture_groups import MOST_BOXES, picture_of
 from hpcflow.plan.listing.picture_reduction import reduced
+from hpcflow.platform.measured_step_costs import StepFeatures
 from hpcflow.ps.sync_rules import All
 from hpcflow.report import plan_file, run_page
 from hpcflow.report.live_page import LivePage
@@ -286,7 +287,7 @@ def test_the_thread_of_the_page_writes_the_file_and_lets_the_plan_go(
     page = LivePage(str(folder), every_s=60)
     mine = transformer_plan(1)
     kept = weakref.ref(mine)
-    page.take_plan(mine)
+    page.take_plan(mine, lambda: StepFeatures(()))
     assert not (folder / NAME).exists()
     del mine
     page.close()
@@ -298,7 +299,7 @@ def test_the_thread_of_the_page_writes_the_file_and_lets_the_plan_go(
 
 def test_a_folder_that_cannot_be_written_is_no_failure_of_the_job(tmp_path: Path) -> None:
     page = LivePage("/dev/null/run", every_s=60)
-    page.take_plan(plan())
+    page.take_plan(plan(), lambda: StepFeatures(()))
     page.close()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -15,8 +17,13 @@ import pytest
 
 from hpcflow.cli import main as cli
 from hpcflow.cli.measured_run import MOST_LATENCY_S, MeasuredRun, _latency_of
-from hpcflow.cli.prediction_options import _bandwidth, _latency
+from hpcflow.cli.prediction_options import _bandwidth, _latency, with_lateness
 from hpcflow.errors import DataError, LaunchError
+from hpcflow.kernels.machine_facts import machine_facts
+from hpcflow.placement.network import Network
+from hpcflow.platform.machine_profile import MachineProfile, profile_file
+from hpcflow.platform.measured_costs import SampleSummary
+from hpcflow.platform.measured_waits import OWN_CORE, SHARED_CORES, TYPICAL_US, WaitCost, WaitKey
 from hpcflow.report import run_prediction
 from hpcflow.report.measured_steps import measured_steps
 from tests.test_report import write
@@ -113,7 +120,7 @@ def test_operations_that_were_measured_on_this_machine_are_predicted_from_them(
     (file,) = folder.rglob("*.json")
     words = ["predict", "--json", script, "--width", 512]
     before = json.loads(hpcflow(*words).stdout)
-    assert "operations measured on this machine, 1 threads" in before["times"]
+    assert "operations measured on this machine, 1 thread a rank" in before["times"]
     data = json.loads(file.read_text())
     for row in data["operations"]:
         for name in ("mean", "variance"):
@@ -127,6 +134,43 @@ def test_operations_that_were_measured_on_this_machine_are_predicted_from_them(
     done = hpcflow(*words)
     assert "the times are those of the cost model" in done.stderr
     assert json.loads(done.stdout)["times"].startswith("cost model")
+
+
+WAITS = [
+    WaitCost(WaitKey(OWN_CORE, TYPICAL_US), SampleSummary.of([2e-3])),
+    WaitCost(WaitKey(SHARED_CORES, TYPICAL_US), SampleSummary.of([4e-3, 5e-3, 6e-3])),
+    WaitCost(WaitKey(SHARED_CORES, 50_000), SampleSummary.of([9.0])),  # no typical wait
+]
+
+
+@pytest.mark.parametrize(
+    ("cores", "latency", "expected"),
+    [(0, None, (2e-3 + 5e-6, 2e-3)), (4, None, (2e-3 + 5e-6, 2e-3)),
+     (2, None, (5e-3 + 5e-6, 5e-3)), (2, "5us", (5e-6, 5e-3))],
+)  # fmt: skip
+def test_messages_take_the_measured_lateness_of_a_waiting_rank(cores, latency, expected) -> None:
+    network = Network(ranks_per_node=4, cores=cores)
+    args = argparse.Namespace(latency=latency)
+    changed, told = with_lateness(args, network, WAITS)
+    assert (changed.latency, changed.memory_latency) == pytest.approx(expected)
+    assert "a rank that waits has a message after" in told
+    assert with_lateness(args, network, WAITS[2:]) == (network, "")
+
+
+@pytest.mark.slow
+def test_a_step_with_a_server_waits_as_long_as_was_measured(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values come, and the token that ends the step: two messages, each to a waiting rank."""
+    monkeypatch.setenv("HPCFLOW_COST_CACHE", str(tmp_path / "costs"))
+    words = ["predict", "--json", "--ranks", 2, "--ranks-per-node", 2, "--ps", 1, script]
+    before = json.loads(hpcflow(*words).stdout)
+    file = profile_file(machine_facts(), str(tmp_path / "costs"))
+    assert file is not None and file.add(MachineProfile(waits=tuple(WAITS)))
+    after = json.loads(hpcflow(*words).stdout)
+    added = after["step_seconds"]["median"] - before["step_seconds"]["median"]
+    assert 2 * 2e-3 < added < 5 * 2e-3
+    assert "a rank that waits has a message after 2 ms to" in after["times"]
 
 
 @pytest.mark.slow
@@ -244,6 +288,23 @@ def test_saves_make_the_rate_lower(script: Path) -> None:
         (["--storage", "much", "SCRIPT"], "--storage much: this is no bandwidth"),
         (["--save-every", "5", "SCRIPT"], "--save-every 5 without the file system"),
         (["--save-every", "-1", "--storage", "1GB/s", "SCRIPT"], "--save-every -1"),
+        (["--ranks", "9" * 20, "SCRIPT"], "--ranks 99999999999999999999: give 1 to 1,048,576"),
+        (["--bandwidth", "", "SCRIPT"], "--bandwidth : this is no bandwidth"),
+        (["--bandwidth", "25", "SCRIPT"], "--bandwidth 25 is 25 bytes per second"),
+        (["--bandwidth", "100G", "SCRIPT"], "--bandwidth 100G: this is no bandwidth"),
+        (["--bandwidth", "1e-300B/s", "SCRIPT"], "1e-300 bytes per second, less than 1000"),
+        (["--memory-bandwidth", "", "SCRIPT"], "--memory-bandwidth : this is no bandwidth"),
+        (["--latency", "", "SCRIPT"], "--latency : this is no time"),
+        (["--topology", "", "SCRIPT"], "--topology: the name of the file is empty"),
+        (["--out", "", "SCRIPT"], "--out: the name of the file is empty"),
+        (["--cores", "0", "SCRIPT"], "--cores are numbers from 1 on"),
+        (["--run-bandwidth", "1GB/s", "SCRIPT"], "--run-bandwidth 1GB/s is that of a run"),
+        (["--bandwidth", "1e20B/s", "SCRIPT"], "1e+20 bytes per second, more than 1e+15"),
+        (["--latency", "3600s", "SCRIPT"], "--latency 3600s is more than 10 s"),
+        (["--cores", "2", "RUN"], "--cores 2 is for scripts"),
+        (["--cores", "9" * 20, "SCRIPT"], "numbers from 1 on, at most 1,048,576"),
+        (["--repeat", "100000000", "SCRIPT"], "--repeat is a number from 1 to 10,000"),
+        (["--search", "--max-ranks", "9" * 11, "SCRIPT"], "give at most 1,048,576"),
         (["FOLDER"], "manifest.json does not name a script"),
         (["FOLDER", "--width", "2"], "is a run, whose script has its arguments"),
     ],
@@ -252,14 +313,16 @@ def test_wrong_arguments_are_named(words, message, script, tmp_path, capsys) -> 
     (tmp_path / "empty").mkdir()
     topology = topology_file(tmp_path, {"uplink_bytes_per_s": 1e9})
     places = {"SCRIPT": str(script), "FOLDER": str(tmp_path / "empty"), "TOPOLOGY": topology}
+    places["RUN"] = str(run_folder(tmp_path / "run"))
     assert cli.main(["predict", *(places.get(word, word) for word in words)]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("25GB/s", 25e9), ("200Gb/s", 25e9), ("100Gbit/s", 12.5e9), ("2e9", 2e9), ("1.5 MB/s", 1.5e6)],
-)
+    [("25GB/s", 25e9), ("200Gb/s", 25e9), ("100Gbit/s", 12.5e9), ("2e9", 2e9), ("1.5 MB/s", 1.5e6),
+     ("3GiB/s", 3 * 2**30), ("8Kib/s", 1024.0), ("1kB/s", 1e3)],
+)  # fmt: skip
 def test_bandwidths_are_bytes_unless_bits_are_said(text: str, value: float) -> None:
     assert _bandwidth("--bandwidth", text) == value
     assert _latency("2.5us") == pytest.approx(2.5e-6)
@@ -269,6 +332,84 @@ def test_a_script_without_a_step_has_no_prediction(tmp_path: Path) -> None:
     path = tmp_path / "none.py"
     path.write_text("import hpcflow\n")
     assert "ran no step" in hpcflow("predict", path, code=1).stderr
+
+
+UNTRAINED = """
+import hpcflow as hf
+with hf.Session() as session:
+    x = hf.placeholder(hf.float32, [4])
+    print("fetched", session.run(hf.exp(x), {x: [1.0] * 4}))
+"""
+
+
+@pytest.mark.parametrize("command", ["predict", "plan"])
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        ("raise SystemExit('no data')", 1, ["no data", "ended with exit code 1 before its first"]),
+        ("raise SystemExit(3)", 3, ["{path} ended with exit code 3 before its first training"]),
+        (UNTRAINED, 0, ["fetched", "{path} ran no training step; the plan is that of its last"]),
+    ],
+)
+def test_a_script_that_does_not_train_is_told(command, text, code, told, tmp_path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    done = hpcflow(command, path, code=code)
+    assert all(words.format(path=path) in done.stderr for words in told)
+    assert ("1 ranks" in done.stdout) == (code == 0)
+
+
+def test_a_step_that_computes_nothing_has_no_prediction(tmp_path: Path) -> None:
+    path = tmp_path / "constant.py"
+    path.write_text("import hpcflow as hf\nwith hf.Session() as s:\n    s.run(hf.constant(2.0))\n")
+    told = hpcflow("predict", path, code=2).stderr
+    assert "ran no step that computes something" in told and "Traceback" not in told
+
+
+def test_a_script_that_trains_is_told_nothing(script: Path) -> None:
+    assert hpcflow("plan", script).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [("0", "--ranks 0: give 1 to"), ("-1", "--ranks -1: give 1 to"), ("9" * 20, "give 1 to")],
+)
+def test_a_plan_needs_a_number_of_ranks(ranks, message, script, capsys) -> None:
+    assert cli.main(["plan", "--ranks", ranks, str(script)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_setting_given_as_an_option_is_named(script, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["plan", "--bucket-bytes", "5", str(script)])
+    assert end.value.code == 2
+    assert "use --set bucket_bytes=VALUE" in capsys.readouterr().err
+
+
+def test_placement_by_a_file_needs_servers(script, capsys) -> None:
+    assert cli.main(["plan", "--ranks", "4", "--set", "placement=Auto", str(script)]) == 2
+    assert "placement='Auto' is a file by which servers" in capsys.readouterr().err
+
+
+def test_an_interrupted_command_ends_with_one_line(script, capsys, monkeypatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hpcflow.cli.plan.run_script", interrupted)
+    assert cli.main(["plan", str(script)]) == 130
+    assert capsys.readouterr().err == "hpcflow plan: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("> /dev/full", "stdout cannot be written: No space left"), (">&-", "stdout is closed")],
+)
+def test_results_that_cannot_be_written_are_told(target: str, told: str) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m hpcflow help prediction {target}",
+        shell=True, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1) and told in done.stderr
 
 
 # -- runs
@@ -403,6 +544,25 @@ def test_the_latency_is_that_at_which_a_replay_takes_the_measured_time() -> None
     assert _latency_of(lambda latency: 0.1 + 4 * latency, 0.12) == pytest.approx(5e-3, abs=1e-5)
     assert _latency_of(lambda latency: 0.1 + 4 * latency, 0.09) == 0.0
     assert _latency_of(lambda latency: 0.1, 0.2) == pytest.approx(MOST_LATENCY_S, abs=1e-5)
+
+
+def test_a_prediction_from_a_run_tells_how_wrong_its_replay_is(script, tmp_path) -> None:
+    """No latency explains the waiting between ranks of a node: the interval is wide, not negative.
+
+    The run took 0.503 and 0.506 s for a step, nearly all of it waiting.
+    """
+    manifest = {"script": str(script), "command": ["hpcflow", "run", str(script), "--"]}
+    manifest |= {"nodes": {"n0": [0, 1]}}
+    folder = run_folder(tmp_path / "run", manifest=manifest)
+    text = (folder / "paces.csv").read_text()
+    (folder / "paces.csv").write_text(text.replace(",0.001,32", ",0.5,32"))
+    data = json.loads(hpcflow("predict", folder, "--json").stdout)
+    times = data["step_seconds"]
+    assert data["network"]["latency"] == 5e-6  # the default: nothing of the run depends on it
+    assert 0 < times["low"] < times["median"] < 0.02 < 0.5 < times["high"]
+    assert times["low"] * times["high"] == pytest.approx(times["median"] ** 2)
+    found = re.search(r"; its own step: 503 ms measured, ([0-9.]+) ms replayed", data["times"])
+    assert found is not None and float(found.group(1)) < 20
 
 
 @pytest.mark.slow

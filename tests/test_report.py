@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from hpcflow.cli import main as cli
 from hpcflow.launch import time_limit
+from hpcflow.platform.quantity_text import format_excess, format_ratio, format_seconds
 from hpcflow.report import run_summary, run_tables, scaling_plots
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +79,7 @@ def test_waiting_and_slow_workers_are_told_apart(tmp_path: Path) -> None:
     (run,) = run_summary.load([str(path)])
     assert (run.waited, run.input_wait, run.busy) == (3.0, 0.5, 9.0)
     told = run_tables.as_text([run], [])
-    assert "3 s (24%)" in told and "0.5 s (4%)" in told
+    assert "3 s (24%)" in told and "500 ms (4%)" in told
     assert "worker 2 (rank 3 on nid42) was slow for a long time" in told and "1.9 times" in told
     # of a run that has not ended the manifest knows
     (path / "result.json").unlink()
@@ -461,10 +463,33 @@ def test_a_mean_that_forgets_has_no_bias_at_the_start() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.71234, "0.712 s"), (99.9, "99.9 s"), (245, "4:05 min"), (12000, "3:20 h")],
+    [
+        (0, "0 s"),
+        (3.2e-6, "3.2 us"),
+        (0.99951e-3, "1 ms"),
+        (0.71234, "712 ms"),
+        (0.99996, "1 s"),
+        (99.9, "99.9 s"),
+        (99.96, "1:40 min"),
+        (245, "4:05 min"),
+        (3599.6, "1:00 h"),
+        (12000, "3:20 h"),
+        (264 * 86400 + 5, "264 days"),
+        (-0.0125, "-12.5 ms"),
+        (math.inf, "inf s"),
+    ],
 )
-def test_durations(seconds: float, told: str) -> None:
-    assert run_tables.duration(seconds) == told
+def test_times(seconds: float, told: str) -> None:
+    assert format_seconds(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.0254, "2.54 %"), (9.98, "998 %"), (24.6, "26 times"), (1e4, "10,001 times")],
+)
+def test_an_excess_of_more_than_1000_percent_is_a_ratio(share: float, told: str) -> None:
+    assert format_excess(share) == told
+    assert format_ratio(2.5) == "2.5 times" and format_ratio(9.96) == "10 times"
 
 
 def test_a_report_writes_files_only_if_it_is_asked(

@@ -47,7 +47,7 @@ def test_workers_that_wait_for_each_other_blame_no_port() -> None:
     facts = Servers(["s0"], [], [0.05], nodes=5, message_bytes=LARGE, joins=True)
     work, waits = [6.0, 7.0, 9.0, 6.0], [3.0, 2.0, 0.2, 3.0]
     found = cause(9.5, work, waits, facts)
-    assert found.resource == MESSAGES and "own work of workers is 6 to 9 s" in found.text
+    assert found.resource == MESSAGES and "own work of workers is 6 s to 9 s" in found.text
     assert cause(9.5, work, waits, facts._replace(joins=False)).resource == PORT
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from hpcflow.errors import HpcflowError
+from hpcflow.platform import cpu_threads
 from hpcflow.platform.cpu_threads import (
     CHOSEN,
     SPIN_COUNT,
     VARIABLES,
     CpuCores,
     find_cores,
+    planned_threads,
     set_up_threads,
 )
 
@@ -58,6 +60,22 @@ def test_a_rank_gets_its_share_of_the_cores(cores: CpuCores, local_size: int, th
     chosen = set_up_threads(environ, cores)
     assert chosen.threads == threads and chosen.warning is None
     assert {environ[name] for name in VARIABLES} == {str(threads)}
+
+
+def test_a_plan_assumes_the_threads_that_a_rank_would_choose(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpu_threads, "find_cores", lambda _: CpuCores(16, 64, 64))
+    for name in (*VARIABLES, CHOSEN, "HPCFLOW_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    for ranks in (1, 4, 8, 200):
+        assert planned_threads(ranks) == set_up_threads(rank(ranks), CpuCores(16, 64, 64)).threads
+    assert planned_threads(8) == 8 and planned_threads(8, threads=3) == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert planned_threads(8) == 5 and planned_threads(8, threads=3) == 3
+    del os.environ["OMP_NUM_THREADS"]
+    assert dict(os.environ) == before  # the pools of this process are not resized
 
 
 def test_the_users_values_are_honoured() -> None:

@@ -8,7 +8,9 @@ runs its graph operation by operation, in two orders; with `--tensorflow` also b
 that is installed, with resource variables. What hpcflow refuses with an error of its own is no
 difference, unless TensorFlow accepts it. One in five programs has NaN, infinities and empty batches
 instead, and must give the same with generated and plain kernels. One in five counts on what hpcflow
-promises and TensorFlow does not: a read comes before each update that it does not follow. A
+promises and TensorFlow does not: a read comes before each update that it does not follow. One in
+five counts its effects, and runs in a job of several tasks, replicas or servers, beside NumPy (see
+tools/programs/effect_programs.py). A
 difference is printed as a short program. A program of which TensorFlow gives something else when
 more is fetched is no difference: its seed is listed as a contradiction. Exit code: 0 without a
 difference, 1 with some, 2 if it cannot run.
@@ -28,13 +30,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.about import about  # noqa: E402
-from tools.programs import sides  # noqa: E402
-from tools.programs.compare import ITSELF, Difference, difference  # noqa: E402
+from tools.programs import effects_on_ranks, sides  # noqa: E402
+from tools.programs.compare import ITSELF, difference  # noqa: E402
 from tools.programs.lines import Program  # noqa: E402
 from tools.programs.make import Maker  # noqa: E402
 from tools.programs.shorten import shortest  # noqa: E402
 
-SPECIAL = 5  # every so many programs is one of special values, and one of reads first
+EFFECTS = 2  # which of five is one of effects
+SPECIAL = 5  # every so many programs is one of special values, one of reads first, one of effects
 
 
 def made(seed: int) -> tuple[Program, bool]:
@@ -43,10 +46,50 @@ def made(seed: int) -> tuple[Program, bool]:
     return Maker(seed, special, reads_first=seed % SPECIAL == 1).program(), special
 
 
-def shown(seed: int, program: Program, found: Difference) -> str:
+def shown(found: dict[str, Any]) -> str:
     """A difference, with its program."""
-    told = found.text or found.kind
-    return f"# seed {seed}: {found.one} and {found.other}: {told}\n{program.render()}\n"
+    told = found["told"] or found["kind"]
+    return f"# seed {found['seed']}: {' and '.join(found['sides'])}: {told}\n{found['program']}\n"
+
+
+def of_effects(seed: int, whole: bool) -> dict[str, Any] | None:
+    """What a job makes of a program of counted effects, if that is wrong."""
+    program, job = effects_on_ranks.job_of(seed)
+    told = effects_on_ranks.difference(program, job, seed)
+    if told is None:
+        return None
+    if not whole:
+        program = effects_on_ranks.shortest(program, job, seed)
+        told = effects_on_ranks.difference(program, job, seed) or told
+    kind = "error" if told.startswith("error") else "values"
+    return {"seed": seed, "sides": [job, "in order"], "kind": kind, "told": told,
+            "program": program.render()}  # fmt: skip
+
+
+def of_sides(
+    seed: int, beside: list[str], whole: bool, contradictions: list[int]
+) -> dict[str, Any] | None:
+    """The first difference between the sides of a program."""
+    program, special = made(seed)
+    told = difference(program, special, beside)
+    if told is None:
+        return None
+    if told.other == ITSELF:
+        contradictions.append(seed)
+        return None
+    key = told.key
+
+    def still(shorter: Program) -> bool:
+        if sides.stuck(shorter):
+            return False
+        again = difference(shorter, special, [key[1]])
+        return again is not None and again.key == key
+
+    if not whole:
+        program = shortest(program, still)
+        told = difference(program, special, beside) or told
+    return {"seed": seed, "sides": [told.one, told.other], "kind": told.kind, "told": told.text,
+            "program": program.render()}  # fmt: skip
 
 
 def main() -> int:
@@ -72,26 +115,14 @@ def main() -> int:
     contradictions: list[int] = []
     record["contradictions"] = contradictions
     for seed in range(given.seed, given.seed + given.count):
-        program, special = made(seed)
-        told = difference(program, special, beside)
-        if told is None:
+        if seed % SPECIAL == EFFECTS:
+            one = of_effects(seed, given.whole)
+        else:
+            one = of_sides(seed, beside, given.whole, contradictions)
+        if one is None:
             continue
-        if told.other == ITSELF:
-            contradictions.append(seed)
-            continue
-
-        def still(shorter: Program, key: tuple = told.key, special: bool = special) -> bool:
-            if sides.stuck(shorter):
-                return False
-            again = difference(shorter, special, [key[1]])
-            return again is not None and again.key == key
-
-        if not given.whole:
-            program = shortest(program, still)
-            told = difference(program, special, beside) or told
-        print(shown(seed, program, told), flush=True)
-        found.append({"seed": seed, "sides": [told.one, told.other], "kind": told.kind,
-                      "told": told.text, "program": program.render()})  # fmt: skip
+        found.append(one)
+        print(shown(one), flush=True)
         if given.json:
             given.json.write_text(json.dumps({**record, "differences": found}, indent=1) + "\n")
     seconds = time.monotonic() - began

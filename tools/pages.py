@@ -55,7 +55,9 @@ SETTINGS_HEAD = """# Settings
 
 `hpcflow/settings.py` declares them. `--set NAME=VALUE` of `hpcflow run` and `hpcflow plan` sets
 one, or `PREFIX` and its name in capitals in the environment. 1 and 0 are yes and no. Sizes are in
-bytes; names that end in `_s` and `_h` are seconds and hours.
+bytes; names that end in `_s` and `_h` are seconds and hours. Of several values of a setting on a
+command line the last counts: `--set ps=1 --ps 2` are 2 servers. Only faults of `--inject` add up.
+The command line counts before the environment.
 
 """
 

@@ -322,8 +322,11 @@ def _backward(
     if isinstance(rule, NoGrad):
         _refuse_missing_gradient(op, rule, zip(_inputs(op), needs_grad, strict=True))
         return
+    # What reads a variable is where the variable is. Its gradient stays where it was computed, and
+    # is sent once, by the update.
+    near = next(g.op for g in outputs if g is not None) if lookup_op(op.type).reads else op
     graph = get_default_graph()  # not that of `op` inside a gradient function
-    with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(op):
+    with graph.name_scope(f"{scope}{op.name}_grad/"), graph.beside(near):
         grads = rule(op, *outputs)
         if len(grads) != len(op.inputs):
             raise GradientError(

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.cli.terminal_output import err, out
-from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.platform import artifact_cache
 from hpcflow.platform.artifact_cache import CachedFile, CacheFolder
+from hpcflow.platform.quantity_text import format_bytes
 
 DAY_S = 86_400.0
 KINDS = [

@@ -6,12 +6,13 @@ hpcflow check-job OPTIONS OF HPCFLOW RUN SCRIPT ARGUMENTS
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 
 from hpcflow.cli import job_feasibility, run
 from hpcflow.cli.terminal_output import err
-from hpcflow.errors import HpcflowError
+from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.launch.time_limit import seconds_left
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.settings import Settings
@@ -49,8 +50,11 @@ def log_line(text: str) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise HpcflowError for a job that must not start."""
     settings = Settings.from_environ({**os.environ, **run.chosen_settings(args)})
+    lead = args.signal_before_end
+    if lead is not None and not 0 <= lead < math.inf:
+        raise LaunchError(f"--signal-before-end {lead:g}: give a number of seconds from 0 on")
     job_feasibility.check_script(args.script)
-    left, lead = seconds_left(settings), args.signal_before_end
+    left = seconds_left(settings)
     if lead is not None and left <= lead:
         log_line(
             job_feasibility.comes_at_once(left, lead) + ", unless sbatch was given another --signal"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hpcflow.checkpoint.compare_checkpoints import CheckpointDifference, diff, job_differences
 from hpcflow.cli.export import newest
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.platform.terminal_escaping import escape_line
 
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
         a, b = newest(Path(args.a)), newest(Path(args.b))
         diffs = list(diff(a, b, args.rtol, args.atol))
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow diff: {error}")
+        err(f"hpcflow diff: {error_text(error)}")
         return 2
     if args.arrays:
         diffs = [entry for entry in diffs if entry.kind in ARRAYS]

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.doctor import check_table, findings_report, rank_inspection
@@ -39,16 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Gather the facts, judge them and print the page.
+    """Gather the facts, run the checks and print the findings.
 
     Exit code: 0 if a job could run, otherwise 1.
     """
-    if args.run_dir is not None:
-        os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
     try:
+        _check(args)
+        if args.run_dir is not None:
+            os.environ["HPCFLOW_RUN_DIR"] = args.run_dir
         settings, place = Settings.from_environ(), launcher_detection.detect_launcher()
         if args.look:
-            out(json.dumps(dataclasses.asdict(rank_inspection.of_rank(None, settings))))
+            out(json.dumps(dataclasses.asdict(rank_inspection.inspect_rank(None, settings))))
             return 0
         if place is None and args.ranks is not None:
             _start(args)
@@ -61,14 +63,27 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
     job = (
-        JobFacts([_inspect_in_child(settings)]) if place is None else _inspect_job(place, settings)
+        JobFacts([_inspect_in_child(settings)])
+        if place is None
+        else _inspect_job(place, settings, bool(args.topology))
     )
     if job is None:
         return 0
-    findings = check_table.judge(job)
+    findings = check_table.run_checks(job)
     out((findings_report.as_json if args.json else findings_report.as_text)(job, findings), end="")
     is_written = not args.topology or _write_topology(args.topology, job)
     return findings_report.exit_code(findings) if is_written else 1
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise LaunchError for a wrong number of ranks, or a run directory that is no folder."""
+    if args.ranks is not None and args.ranks < 1:
+        raise LaunchError(
+            f"-n {args.ranks}: there must be at least one rank",
+            hint="give the number of ranks, or leave -n out to examine this machine",
+        )
+    if args.run_dir is not None and Path(args.run_dir).exists() and not Path(args.run_dir).is_dir():
+        raise LaunchError(f"--run-dir {args.run_dir} is no folder", hint="give a folder of a run")
 
 
 def _write_topology(path: str, job: JobFacts) -> bool:
@@ -100,7 +115,9 @@ def _inspect_in_child(settings: Settings) -> RankFacts:
     """The facts of this machine, gathered in a child process, since a broken MPI may end it."""
     command = [sys.executable, "-m", "hpcflow", "doctor", "--look"]
     try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=STARTS_S)
+        completed = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=STARTS_S
+        )
     except subprocess.TimeoutExpired:
         return RankFacts(
             node=os.uname().nodename,
@@ -115,20 +132,23 @@ def _inspect_in_child(settings: Settings) -> RankFacts:
 
 
 def _inspect_job(
-    launched_rank: launcher_detection.LaunchedRank, settings: Settings
+    launched_rank: launcher_detection.LaunchedRank, settings: Settings, with_racks: bool
 ) -> JobFacts | None:
-    """The facts of this rank; on rank 0 those of the whole job, on others None."""
-    rank = rank_inspection.of_rank(launched_rank, settings)
+    """The facts of this rank; on rank 0 those of the whole job, on others None.
+
+    `with_racks`: also racks and their uplinks.
+    """
+    rank = rank_inspection.inspect_rank(launched_rank, settings)
     if rank.launch_error or not rank.world_size:  # no MPI world: the launcher's first rank reports
         return JobFacts([rank]) if launched_rank.rank == 0 else None
     from hpcflow.doctor import measured_links, network_benchmark
 
     try:
-        job = network_benchmark.gather(rank)
+        job = network_benchmark.gather(rank, with_racks)
     except HpcflowError as error:  # report now: other ranks would wait for this rank's message
         err(f"hpcflow: rank {rank.rank} on {rank.node}: {error}")
         network_benchmark.mpi_communicator.world().abort(1)
         raise
     if job is not None:
-        measured_links.keep_links(job, network_benchmark.SUMMED, settings.cost_cache)
+        measured_links.keep_links(job, network_benchmark.ALLREDUCE_BYTES, settings.cost_cache)
     return job

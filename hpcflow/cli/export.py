@@ -16,7 +16,7 @@ import numpy as np
 from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
 from hpcflow.checkpoint.verify_checkpoint import checkpoint_candidates
 from hpcflow.cli.graph_argument import HELP, build
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import CheckpointError, DataError, HpcflowError, LaunchError
 from hpcflow.graph.graph import Graph
 
@@ -31,11 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--int8",
         nargs="?",
-        const="",
+        const=True,
         metavar="DATA.h5",
         help="also write MODEL.int8.onnx, and print size and accuracy of both models; it is "
-        "calibrated "
-        "on the samples in DATA.h5, whose datasets have the names of the inputs",
+        "calibrated on the samples in DATA.h5, whose datasets have the names of the inputs",
     )
     parser.add_argument("--labels", metavar="NAME", help="dataset of the classes in DATA.h5")
     parser.add_argument(
@@ -63,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow export: {type(error).__name__}: {error}")
         return 1
     except OSError as error:
-        err(f"hpcflow export: {args.out} cannot be written: {error}")
+        err(f"hpcflow export: {args.out} cannot be written: {error_text(error)}")
         return 1
     return 0
 
@@ -148,7 +147,7 @@ def _quantized(path: Path, args: argparse.Namespace) -> None:
     from hpcflow.onnx import quantization
 
     small = path.with_suffix(".int8.onnx")
-    data = samples(path, args.int8, args.labels) if args.int8 else None
+    data = samples(path, args.int8, args.labels) if args.int8 is not True else None
     labels = data.pop(args.labels) if data is not None and args.labels else None
     first = None if data is None else {n: a[: args.calibrate] for n, a in data.items()}
     quantization.quantize(path, small, first)

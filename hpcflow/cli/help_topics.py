@@ -53,7 +53,8 @@ def _default(value: object) -> str:
 def _settings_page() -> str:
     how = (
         f"`--set NAME=VALUE` of `hpcflow run` and `hpcflow plan`, or {PREFIX}NAME in the\n"
-        "environment, sets a setting. 1 and 0 are yes and no.\n\n"
+        "environment, sets a setting. 1 and 0 are yes and no. Of several values of a setting on a\n"
+        "command line the last counts; it counts before the environment.\n\n"
     )
     return how + format_table(("setting", "default", "meaning"), settings()) + "\n"
 

@@ -19,7 +19,7 @@ from hpcflow.cli import run
 from hpcflow.cli.main import shared_option, split_script
 from hpcflow.errors import LaunchError
 from hpcflow.launch.launcher_detection import LaunchedRank
-from hpcflow.launch.time_limit import short_duration
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.settings import Settings
 from hpcflow.train.checkpoint_interval import SPARE_S, UNKNOWN_S
 
@@ -93,9 +93,7 @@ def check_script(name: str, folder: str | Path = ".") -> None:
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise LaunchError(
-            f"the script {name!r} cannot be read: {error.strerror}", hint=f"chmod u+r {path}"
-        ) from None
+        raise _unreadable(name, path, error) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -107,6 +105,13 @@ def check_script(name: str, folder: str | Path = ".") -> None:
         ) from None
     except ValueError as error:
         raise LaunchError(f"the script is not Python: {name}: {error}") from None
+
+
+def _unreadable(name: str, path: Path, error: OSError) -> LaunchError:
+    """The error that a script cannot be read."""
+    return LaunchError(
+        f"the script {name!r} cannot be read: {error.strerror}", hint=f"chmod u+r {path}"
+    )
 
 
 # -- requested resources
@@ -196,7 +201,10 @@ def check(
 
     Errors: LaunchError, with a remedy, if the job is certain to fail.
     """
-    text = Path(script).read_text(errors="replace")
+    try:
+        text = Path(script).read_text(errors="replace")
+    except OSError as error:
+        raise _unreadable(script, Path(script), error) from None
     parts = parts_of(text, options, environ)
     doubts = [doubt for part in parts for doubt in _doubts_of_time(script, part)]
     doubts += _doubts_of_place(script, text, environ)
@@ -219,7 +227,7 @@ def _doubts_of_time(script: str, part: JobRequest) -> list[str]:
         return [too_short(limit)]
     if lead is not None and limit <= lead + EARLY_S:
         return [
-            f"the job may run for {short_duration(limit)}, and the signal {short_duration(lead)} "
+            f"the job may run for {format_seconds(limit)}, and the signal {format_seconds(lead)} "
             "before the end may "
             "come a minute earlier: it stops right after its start"
         ]
@@ -229,8 +237,8 @@ def _doubts_of_time(script: str, part: JobRequest) -> list[str]:
 def too_short(left_s: float) -> str:
     """The warning that a job that saves would stop right after its start."""
     return (
-        f"the job may run for {short_duration(left_s)}, and if it saves it stops "
-        f"{short_duration(LEAST_S)} before "
+        f"the job may run for {format_seconds(left_s)}, and if it saves it stops "
+        f"{format_seconds(LEAST_S)} before "
         "its end: at its first step, and is queued again without progress"
     )
 
@@ -250,8 +258,8 @@ def _doubts_of_place(script: str, text: str, environ: Mapping[str, str]) -> list
 def comes_at_once(left_s: float, lead_s: float) -> str:
     """The warning that the time limit is shorter than the lead time of the stop signal."""
     return (
-        f"the job may run for {short_duration(left_s)}, and --signal asks for the signal "
-        f"{short_duration(lead_s)} "
+        f"the job may run for {format_seconds(left_s)}, and --signal asks for the signal "
+        f"{format_seconds(lead_s)} "
         "before its end: it comes at once, so the job saves, is queued again, forever"
     )
 
@@ -307,8 +315,8 @@ def _check_partition(part: JobRequest) -> None:
         )
     if part.seconds is not None and part.seconds > most_s:
         raise LaunchError(
-            f"the job asks for {short_duration(part.seconds)}, but the partition {name} gives "
-            f"{short_duration(most_s)}",
+            f"the job asks for {format_seconds(part.seconds)}, but the partition {name} gives "
+            f"{format_seconds(most_s)}",
             hint="use less --time: a job that saves is queued again and resumes",
         )
     per_node = part.tasks_per_node
@@ -329,7 +337,9 @@ def _sinfo(partition: str | None) -> tuple[str, int, float, int] | None:
         return None
     words = ["sinfo", "-h", "-o", "%P|%D|%l|%c", *(["-p", partition] if partition else [])]
     try:
-        completed = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        completed = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     rows = [line.split("|") for line in completed.stdout.splitlines()]

@@ -9,14 +9,18 @@ or after the script, all other options are passed to the script, and `args.scrip
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from traceback import walk_tb
 
-from hpcflow.cli.terminal_output import EscapingParser
+from hpcflow.cli.terminal_output import EscapingParser, err
 from hpcflow.errors import HpcflowError
 from hpcflow.platform.record_files import read_text
 
@@ -44,6 +48,11 @@ COMMANDS = {
     "completion": "print a completion script for bash, zsh or fish",
     "help": "explain a topic: checkpoints, exit codes, settings and others",
 }
+# What arguments of these names name.
+NAMED = {"DIR": "folder", "RUN": "folder"}
+NAMED |= dict.fromkeys(("FILE", "DATA.h5", "OUT", "OUT.h5"), "file")
+NAMED |= dict.fromkeys(("DIR|FILE", "PATH", "CHECKPOINT", "CKPT", "A", "B"), "file or folder")
+INTERRUPTED = 128 + signal.SIGINT  # exit code, as that of a shell
 # Other launchers' options for the number of ranks -> the option here.
 USUAL = {"-np": "-n", "--np": "-n", "--ntasks": "-n", "--n": "-n", "--ranks": "-n"}
 
@@ -51,11 +60,25 @@ USUAL = {"-np": "-n", "--np": "-n", "--ntasks": "-n", "--n": "-n", "--ranks": "-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns its exit code, or 2 for a wrong command line."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and words[0] in COMMANDS:
-        return _run_command(words[0], words[1:])
+    name = f" {words[0]}" if words and words[0] in COMMANDS else ""
+    try:
+        if getattr(signal.getsignal(signal.SIGINT), "__module__", "") == "hpcflow":
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _run_command(words[0], words[1:]) if name else _answer(words)
+    except KeyboardInterrupt as stop:
+        frames = [frame for frame, _ in walk_tb(stop.__traceback__)]
+        if any(frame.f_globals.get("__name__") == "runpy" for frame in frames):
+            raise  # the script's own traceback
+        err(f"hpcflow{name}: interrupted")
+        return INTERRUPTED
+
+
+def _answer(words: Sequence[str]) -> int:
+    """What a command line without a command is about: help, the version, or an error."""
     parser = EscapingParser(
         prog="hpcflow",
         description="Train models as one dataflow graph over MPI ranks.",
+        allow_abbrev=False,
         epilog="`hpcflow COMMAND --help` lists the options of a command.",
     )
     parser.add_argument("--version", action="version", version=f"hpcflow {_version()}")
@@ -72,8 +95,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 2
 
 
+@contextlib.contextmanager
+def _interrupted_afterwards() -> Iterator[None]:
+    """Delay Ctrl-C to the end of the body: NumPy makes errors of one while it is imported."""
+    noted: list[int] = []
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if noted:
+        raise KeyboardInterrupt
+
+
 def _run_command(name: str, words: list[str]) -> int:
-    module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
+    with _interrupted_afterwards():
+        module = importlib.import_module(f"hpcflow.cli.{name.replace('-', '_')}")
     parser = EscapingParser(prog=f"hpcflow {name}", description=module.__doc__, allow_abbrev=False)
     module.add_arguments(parser)
     if getattr(module, "TAKES_SCRIPT", False):
@@ -83,10 +124,31 @@ def _run_command(name: str, words: list[str]) -> int:
             parser.error("no script is given")
         if shared := shared_option(parser, words, script, script):
             parser.error(shared)
+        if name != "run":  # whose ranks would each say it
+            for word in beside_options(parser, script, script_args, words):
+                err(f"hpcflow {name}: {word}")
         args.script, args.script_args = script, script_args
     else:
         args = parser.parse_args(words)
+    if empty := empty_name(parser, args):
+        err(f"hpcflow {name}: {empty}")
+        return 2
     return int(module.main(args) or 0)
+
+
+def empty_name(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+    """The error for a file or folder that is given as an empty text; "" if there is none.
+
+    Such a text is usually that of a shell variable that is not set.
+    """
+    for action in parser._actions:
+        value = getattr(args, action.dest, None)
+        values = value if isinstance(value, list) else [value]
+        if action.metavar in NAMED and "" in values:
+            option = action.option_strings[-1] if action.option_strings else action.metavar
+            kind = NAMED[str(action.metavar)]
+            return f"{option}: the name of the {kind} is empty"
+    return ""
 
 
 def split_script(
@@ -119,6 +181,9 @@ def split_script(
             script_args.append(word)
         elif word.startswith("-"):
             usual = USUAL.get(name) if USUAL.get(name) in options else None
+            if usual is None and "--ranks" in options and "-n" in (name, short, USUAL.get(name)):
+                usual = "--ranks"
+            usual = usual or (_as_setting(name) if "--set" in options else "")
             near = difflib.get_close_matches(name, options, n=1)
             parser.error(
                 f"unknown option {word}; "
@@ -130,6 +195,14 @@ def split_script(
     if script is None and script_args:
         script = script_args.pop(0)
     return parser_words, script, script_args
+
+
+def _as_setting(name: str) -> str:
+    """How to give a setting that has no option of its own; "" if there is none of this name."""
+    from hpcflow.settings import Settings
+
+    field = name.lstrip("-").replace("-", "_")
+    return f"--set {field}=VALUE" if field in Settings.__dataclass_fields__ else ""
 
 
 def shared_option(
@@ -155,6 +228,31 @@ def shared_option(
                 f"hpcflow, or after -- for the script: {script} -- {name} ..."
             )
     return ""
+
+
+def beside_options(
+    parser: argparse.ArgumentParser, script: str, script_args: Sequence[str], words: Sequence[str]
+) -> Iterator[str]:
+    """Notes about options that the script gets and does not mention, but the parser may mean.
+
+    These are abbreviated options, and those of launchers for the number of ranks.
+    """
+    options = parser._option_string_actions
+    until = words.index("--") if "--" in words else len(words)
+    for word in script_args:
+        name = word.partition("=")[0]
+        is_long = len(name) > 3 and name.startswith("--")
+        found = [each for each in options if is_long and each.startswith(name)]
+        if "--ranks" in options and "-n" in (name, USUAL.get(name)):
+            found = ["--ranks"]
+        if not found or word not in words[:until]:
+            continue
+        try:
+            text = read_text(Path(script)) or ""
+        except HpcflowError:  # reported by the next reader of the file
+            return
+        if (name.lstrip("-") if is_long else name) not in text:
+            yield f"{name} is passed to {script}; the option of this command is {found[0]}"
 
 
 def _version() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import os
 import statistics
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hpcflow.cli.plan import plans_of
+from hpcflow.cli.script_plans import ScriptPlans, TrainingPlan
 from hpcflow.errors import DataError, LaunchError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.static_shape import Spec
@@ -32,13 +32,13 @@ from hpcflow.report.measured_steps import measured_steps
 from hpcflow.report.run_comparison import script_words
 from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.step.plan_cache import PlanPreview
 from hpcflow.settings import PREFIX, Settings
 from hpcflow.train.run_records import MANIFEST
 
-MOST_SPEEDS = 16  # classes of replicas with different speeds
-LEAST_ERROR = 0.095  # of a predicted step, relative: 16 of 19 runs of development were within it
+LEAST_ERROR = 0.095  # of a predicted step, relative: 16 of 19 runs were within it
 MOST_LATENCY_S, LATENCY_STEP_S = 2e-2, 1e-5  # of a fitted latency
-MOST_NOISE = 0.5  # a larger spread of the rows of paces.csv is that of drifts
+MOST_NOISE = 0.5  # a larger spread of the rows of paces.csv comes from slow changes of the speed
 FLAGS = {"True": "1", "False": "0"}  # of a manifest -> of the environment
 FEW_ROWS = 5  # of paces.csv, of all workers: fewer have no spread
 
@@ -67,14 +67,25 @@ class MeasuredRun:
         topology = os.path.join(self._started_in, self._settings.get("topology", ""))
         self._topology = topology if os.path.isfile(topology) else ""
         self._steps = measured_steps(folder)
-        self._plans: dict[int, Plan] = {}
+        self.scripts = ScriptPlans(self._run_script)
+        self._own_plan: Plan | None = None
+        self.replayed = (
+            0.0  # seconds of the run's own median step by its replay, after `fit_latency`
+        )
+
+    @property
+    def measured(self) -> float:
+        """The measured median step of the run, in seconds, waiting included."""
+        return self._steps.median
 
     @property
     def sigma(self) -> float:
-        """The noise of a step: of n steps the mean, a row of paces.csv, varies by 1 / sqrt(n).
+        """The noise of a step: the standard deviation of the logarithm of a worker's own work.
 
-        Deviations of all workers from their own medians are pooled. A median of few rows is near
-        them, so the deviations of n rows count sqrt(n / (n - 1)) times.
+        A row of paces.csv is the mean of n steps, which deviates 1 / sqrt(n) times as much. The
+        spread of the rows is their median absolute deviation (0.6745 standard deviations of a
+        normal distribution) from the median of their worker, pooled over workers. A median of m
+        rows is near them, so their deviations count sqrt(m / (m - 1)) times.
         """
         deviations = []
         for rows in self._steps.work.values():
@@ -90,14 +101,7 @@ class MeasuredRun:
 
     def classes(self, replicas: int) -> list[ReplicaClass]:
         """Return the speeds of the run's workers as those of `replicas` replicas."""
-        medians = sorted(statistics.median(rows) for rows in self._steps.work.values())
-        middle = statistics.median(medians)
-        count = min(len(medians), replicas, MOST_SPEEDS)
-        factors = [medians[(2 * i + 1) * len(medians) // (2 * count)] / middle
-                   for i in range(count)] if middle else [1.0]  # fmt: skip
-        cuts = [replicas * i // len(factors) for i in range(len(factors) + 1)]
-        sizes = [b - a for a, b in itertools.pairwise(cuts)]
-        return [ReplicaClass(*pair) for pair in zip(sizes, factors, strict=True)]
+        return self._steps.classes(replicas)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -108,9 +112,7 @@ class MeasuredRun:
             if name not in UNRELATED_SETTINGS and name not in ("inject", "page", "serve")
         }
 
-    def planned(
-        self, ranks: int, chosen: Mapping[str, str]
-    ) -> tuple[Plan | None, Mapping[str, Device], int]:
+    def planned(self, ranks: int, chosen: Mapping[str, str]) -> TrainingPlan:
         """Plan the script for `ranks` ranks with other settings, and for those of the run.
 
         Errors: LaunchError if its script is not there any more.
@@ -122,33 +124,37 @@ class MeasuredRun:
             )
         script_rules.look_in(self.script)
         own = self.environment
-        plan, devices, code = self._plan(ranks, {**own, **chosen})
-        measured: Plan | None = plan
-        if self._plans:  # that of the run is known
-            return plan, devices, code
-        if ranks != self.ranks or any(own.get(k) != v for k, v in chosen.items()):
-            measured, _, code = self._plan(self.ranks, own) if not code else (None, {}, code)
-        if measured is not None:
-            self._plans[0] = measured
-        return plan, devices, code
+        found = self._plan(ranks, {**own, **chosen})
+        if self._own_plan is not None or found.code:
+            return found
+        is_own = ranks == self.ranks and all(own.get(k) == v for k, v in chosen.items())
+        measured = found if is_own else self._plan(self.ranks, own)
+        self._own_plan = measured.plan
+        return found if not measured.code else measured
 
-    def _plan(
-        self, ranks: int, chosen: Mapping[str, str]
-    ) -> tuple[Plan | None, Mapping[str, Device], int]:
+    def _plan(self, ranks: int, chosen: Mapping[str, str]) -> TrainingPlan:
         known = {PREFIX + "TOPOLOGY": self._topology} if ranks == self.ranks else {}
         settings = Settings.from_environ({**os.environ, **known, **chosen})
+        return self.scripts.planned(ranks, settings)
+
+    def _run_script(
+        self, ranks: int, settings: Settings
+    ) -> tuple[list[PlanPreview], Mapping[str, Device], int]:
         is_there = os.path.isdir(self._started_in)
         with _working_in(self._started_in if is_there else "."), Graph().as_default():
-            plans, devices, code = plans_of(self.script, self.script_args, ranks, settings)
-        return (plans[-1][0] if plans else None), devices, code
+            return plans_of(self.script, self.script_args, ranks, settings)
+
+    def _known_plan(self) -> Plan:
+        assert self._own_plan is not None, "planned() comes first"
+        return self._own_plan
 
     def node_seconds(self) -> NodeSeconds:
-        """The times of nodes: the model, scaled so that the run's own plan takes what it took.
+        """The times of nodes: the cost model, scaled so that the run's own plan takes what it took.
 
         Copies from and into messages keep the model's time, as they depend on the memory alone.
         What servers compute is scaled so that they work for the measured share of the time.
         """
-        plan = self._plans[0]
+        plan = self._known_plan()
         copies = own_seconds(plan, _copy_seconds).median
         predicted = own_seconds(plan).median - copies
         middle = statistics.median(row for rows in self._steps.work.values() for row in rows)
@@ -168,14 +174,14 @@ class MeasuredRun:
 
         return seconds
 
-    def fitted(self, network: Network, settings: JobSettings) -> tuple[Network, float]:
+    def fit_latency(self, network: Network, settings: JobSettings) -> tuple[Network, float]:
         """Return a network with the latency at which the run's replay takes what the run took.
 
-        That latency contains the software's time for a message. Also returns the relative error of
-        steps that are predicted with it: `LEAST_ERROR`, and what the replay of the run itself is
-        wrong. `network` is that on which the run was.
+        That latency contains the software's time for a message. Also returns the error of steps
+        that are predicted with it, a factor of 1 + error either way: `LEAST_ERROR`, and what the
+        replay of the run itself is wrong. `network` is that on which the run was.
         """
-        plan, seconds = self._plans[0], self.node_seconds()
+        plan, seconds = self._known_plan(), self.node_seconds()
         replicas, measured = plan.cluster.replicas, self._steps.median
 
         def own_step(latency: float) -> float:
@@ -185,13 +191,19 @@ class MeasuredRun:
             return times.quantile(0.5)
 
         latency = _latency_of(own_step, measured)
+        if own_step(MOST_LATENCY_S) == own_step(0.0):  # the run says nothing of messages
+            latency = network.latency
         own = own_step(latency)
-        error = math.hypot(LEAST_ERROR, measured / own - 1 if own else 0.0)
-        return dataclasses.replace(network, latency=latency), error
+        wrong = max(measured / own, own / measured) - 1 if own and measured else 0.0
+        self.replayed = own
+        return dataclasses.replace(network, latency=latency), math.hypot(LEAST_ERROR, wrong)
 
 
 def _latency_of(own_step: Callable[[float], float], measured: float) -> float:
-    """The latency at which a replay takes the measured time, by bisection; 0 if none is so fast."""
+    """The latency at which a replay takes the measured time, by bisection.
+
+    0 if the replay takes longer without latency.
+    """
     low, high = 0.0, MOST_LATENCY_S
     if own_step(low) >= measured:
         return 0.0

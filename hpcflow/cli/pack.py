@@ -19,7 +19,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import hpcflow
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError
 from hpcflow.plan.serialization.plan_cache_key import PACKED, file_stats, files_fingerprint
 from hpcflow.platform import artifact_cache, pack_importer, private_files
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
         folder = Path(os.path.realpath(args.dir))
         count = pack(folder)
     except (OSError, HpcflowError) as error:
-        err(f"hpcflow: the pack cannot be written: {error}")
+        err(f"hpcflow: the pack cannot be written: {error_text(error)}")
         return 1
     out(f"{count} modules in {folder / 'hpcflow' / CODES}; use it with: export PYTHONPATH={folder}")
     return 0

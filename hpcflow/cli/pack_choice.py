@@ -6,7 +6,7 @@ import os
 import sys
 
 import hpcflow
-from hpcflow.cli.terminal_output import err
+from hpcflow.cli.terminal_output import err, error_text
 from hpcflow.errors import HpcflowError
 from hpcflow.launch.launcher_detection import LaunchedRank
 from hpcflow.platform import pack_importer
@@ -41,7 +41,7 @@ def pack_for_ranks(settings: Settings, ranks: int) -> tuple[dict[str, str], str]
     try:
         return {pack_importer.VARIABLE: str(cached_pack())}, reason
     except (OSError, HpcflowError) as error:
-        text = error.message if isinstance(error, HpcflowError) else str(error)
+        text = error.message if isinstance(error, HpcflowError) else error_text(error)
         err(
             f"hpcflow: each rank imports hpcflow file by file ({reason}), "
             f"as no pack can be made: {text}\n"

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from hpcflow.cli.run import add_settings, chosen_settings, run_script
 from hpcflow.cli.terminal_output import err, out
 from hpcflow.errors import HpcflowError, LaunchError
 from hpcflow.graph.device_names import parse_device
+from hpcflow.placement.topology import MOST_RANKS
+from hpcflow.plan.ir.node_effects import plan_trains
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.code_listing import code_data, code_text
 from hpcflow.plan.listing.pass_listing import (
@@ -31,20 +33,21 @@ from hpcflow.plan.listing.pass_listing import (
     passes_text,
 )
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
-from hpcflow.plan.listing.plan_text import format_bytes, plan_data, plan_text
+from hpcflow.plan.listing.plan_text import plan_data, plan_text
 from hpcflow.plan.pass_list import all_passes
 from hpcflow.plan.pass_row import find_passes
 from hpcflow.plan.serialization.plan_cache_key import LEAST_NODES, MOST_BYTES
 from hpcflow.plan.verification.plan_verifier import verify_plan
+from hpcflow.platform.quantity_text import format_bytes, format_seconds
 from hpcflow.ps import script_rules
 from hpcflow.report.plan_picture import plan_page, plan_svg
 from hpcflow.settings import Settings
-from hpcflow.train.result_files import write_text
+from hpcflow.train.result_files import write_output
 
 if TYPE_CHECKING:
     from hpcflow.lowering.kernel_metadata import LoweredPartition
     from hpcflow.runtime.device.device import Device
-    from hpcflow.runtime.step.plan_cache import PlanOutlook
+    from hpcflow.runtime.step.plan_cache import PlanOutlook, PlanPreview
 
 TAKES_SCRIPT = True
 
@@ -52,7 +55,14 @@ TAKES_SCRIPT = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow plan`."""
     parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="number of ranks")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of ranks; forecasts by measured times assume that they share this machine, "
+        "or have the threads of --set threads=K",
+    )
     add_settings(parser)
     parser.add_argument(
         "--json", action="store_true", help="print JSON, as `hpcflow help plan-format` describes"
@@ -93,21 +103,21 @@ def main(args: argparse.Namespace) -> int:
             raise LaunchError(
                 f"there is no script {args.script!r} in {os.getcwd()}", hint="give its path"
             )
+        check_listing(args)
         script_rules.look_in(args.script)
+        check_ranks(args.ranks)
         settings = Settings.from_environ({**os.environ, **chosen_settings(args)})
         plans, devices, code = plans_of(args.script, args.script_args, args.ranks, settings)
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
-    if code:
-        return code
-    if not plans:
-        err(f"hpcflow: {args.script} ran no step, so there is no plan")
-        return 1
-    if args.passes or args.diff:
-        return _write_passes(plans[-1][1](), args)
+    note_end("hpcflow plan", args.script, plans[-1][0] if plans else None, code)
+    if code or not plans:
+        return code or 1
+    if args.passes or args.diff is not None:
+        return _write_passes(plans[-1].outlook(), args)
     try:
-        last, outlook = plans[-1]
+        last = plans[-1].plan
         for plan in (last, last.round):
             if plan is not None:
                 verify_plan(plan)
@@ -116,36 +126,62 @@ def main(args: argparse.Namespace) -> int:
         return 1
     try:
         codes = _codes(last, devices, settings) if args.code else []
-        _write(last, outlook(), args, devices, codes)
+        _write(last, plans[-1].outlook(), args, devices, codes)
     except OSError as error:
         err(f"hpcflow: {error.filename} cannot be written: {error.strerror}")
         return 1
     return 0
 
 
+def check_listing(args: argparse.Namespace) -> None:
+    """Raise LaunchError for options of the plan beside those of the passes, which print no plan."""
+    names = ("kernels", "code", "dot", "mermaid", "svg", "html")
+    given = ", ".join(f"--{name}" for name in names if getattr(args, name))
+    if given and (args.passes or args.diff is not None):
+        raise LaunchError(
+            f"--passes and --diff show passes instead of the plan, which {given} would show",
+            hint=f"leave out {given}, or --passes and --diff",
+        )
+
+
+def check_ranks(ranks: int) -> None:
+    """Raise LaunchError unless a job can have so many ranks."""
+    if not 1 <= ranks <= MOST_RANKS:
+        raise LaunchError(f"--ranks {ranks}: give 1 to {MOST_RANKS:,}")
+
+
+def note_end(command: str, script: str, plan: Plan | None, code: int) -> None:
+    """Tell why a script's last plan is no training step, or that there is none."""
+    if code:
+        err(f"{command}: {script} ended with exit code {code} before its first training step")
+    elif plan is None:
+        err(f"{command}: {script} ran no step, so there is no plan")
+    elif not plan_trains(plan):
+        err(f"{command}: {script} ran no training step; the plan is that of its last step")
+
+
 def plans_of(
     script: str, script_args: list[str], ranks: int, settings: Settings
-) -> tuple[list[tuple[Plan, Callable[[], PlanOutlook]]], Mapping[str, Device], int]:
+) -> tuple[list[PlanPreview], Mapping[str, Device], int]:
     """The script's plans, up to the first that trains, and the script's exit code.
 
-    Each plan comes with the description of its cache file. All come with the devices whose kernels
-    would run here. Output of the script goes to stderr, since stdout is for the plan.
+    They come with the devices whose kernels would run here. Output of the script goes to stderr,
+    since stdout is for the plan.
     """
     from hpcflow.runtime.job.job_membership import PlanningFinished, simulated_driver
 
-    plans: list[tuple[Plan, Callable[[], PlanOutlook]]] = []
+    plans: list[PlanPreview] = []
     code = 0
-
-    def note(plan: Plan, outlook: Callable[[], PlanOutlook]) -> None:
-        plans.append((plan, outlook))
-
-    with contextlib.redirect_stdout(sys.stderr), simulated_driver(ranks, settings, note) as here:
+    driver = simulated_driver(ranks, settings, plans.append)
+    with contextlib.redirect_stdout(sys.stderr), driver as here:
         try:
             code = run_script(script, script_args)
         except PlanningFinished:
             pass
         except SystemExit as end:
-            code = 0 if end.code is None else end.code if isinstance(end.code, int) else 1
+            if end.code is not None and not isinstance(end.code, int):
+                err(str(end.code))  # as Python does at the end of a script
+            code = 0 if end.code is None else int(end.code) if isinstance(end.code, int) else 1
     return plans, here.devices, code
 
 
@@ -165,7 +201,7 @@ def _write_passes(outlook: PlanOutlook, args: argparse.Namespace) -> int:
     """Print the passes, or what one of them changed; 2 if there is no such pass."""
     rows = all_passes()
     try:
-        chosen = find_passes(args.diff, rows) if args.diff else []
+        chosen = find_passes(args.diff, rows) if args.diff is not None else []
     except HpcflowError as error:
         err(f"hpcflow: {type(error).__name__}: {error}")
         return 2
@@ -173,13 +209,13 @@ def _write_passes(outlook: PlanOutlook, args: argparse.Namespace) -> int:
     data: dict[str, Any] = {}
     if args.passes:
         data |= passes_data(rows, record)
-    if args.diff:
+    if args.diff is not None:
         data["diff"] = diff_data(chosen, record)
     if args.json:
         out(json.dumps(data, indent=1))
         return 0
     texts = [passes_text(rows, record)] if args.passes else []
-    texts += [diff_text(chosen, record)] if args.diff else []
+    texts += [diff_text(chosen, record)] if args.diff is not None else []
     out("\n\n".join(texts))
     return 0
 
@@ -201,13 +237,13 @@ def _write(
 
     lowering = memory_lowering(devices)
     if args.dot:
-        Path(args.dot).write_text(as_dot(plan), encoding="utf-8")
+        write_output(Path(args.dot), as_dot(plan))
     if args.mermaid:
-        Path(args.mermaid).write_text(as_mermaid(plan), encoding="utf-8")
+        write_output(Path(args.mermaid), as_mermaid(plan))
     if args.svg:
-        write_text(Path(args.svg), plan_svg(plan))
+        write_output(Path(args.svg), plan_svg(plan))
     if args.html:
-        write_text(Path(args.html), plan_page(plan, os.path.basename(args.script)))
+        write_output(Path(args.html), plan_page(plan, os.path.basename(args.script)))
     if args.json:
         extras = {"fused": fused_loops_data(plan, devices), "kept": _kept_data(outlook)}
         if args.kernels:
@@ -253,4 +289,4 @@ def _kept_text(outlook: PlanOutlook) -> str:
             f"each run makes it: it has fewer than {LEAST_NODES} operations, constants above "
             f"{format_bytes(MOST_BYTES)}, or operations, kernels or passes of your own"
         )
-    return f"making this plan took {1e3 * outlook.seconds:.0f} ms here; {how}"
+    return f"making this plan took {format_seconds(outlook.seconds)} here; {how}"

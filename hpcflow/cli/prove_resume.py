@@ -24,7 +24,7 @@ from hpcflow.checkpoint.compare_checkpoints import CheckpointDifference, diff, r
 from hpcflow.cli import run
 from hpcflow.cli.diff import row
 from hpcflow.cli.export import newest
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import CheckpointError, HpcflowError, LaunchError
 from hpcflow.launch import launcher_detection
 from hpcflow.launch.slurm_requeue import TEMPORARY_FAILURE
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     try:
         return prove(args)
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow prove-resume: {error}")
+        err(f"hpcflow prove-resume: {error_text(error)}")
         return 2
 
 

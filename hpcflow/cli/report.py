@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError, LaunchError, MissingPackageError
 from hpcflow.report import run_summary, run_tables, run_view, scaling_plots
 from hpcflow.sweep import run_ledger
-from hpcflow.train.result_files import write_text
+from hpcflow.train.result_files import write_output, write_text
 
 if TYPE_CHECKING:
     from hpcflow.report.run_summary import RunSummary, ScalingCurve
@@ -91,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         err(f"hpcflow: {error}\n  written  {Path(args.out) / 'report.txt'} alone")
         return 1
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow: {type(error).__name__}: {error}")
+        err(f"hpcflow: {error_text(error, typed=True)}")
         return 1
     return int(any(run.faults for run in runs))
 
@@ -144,17 +144,17 @@ def _write_page(args: argparse.Namespace) -> int:
         )
         written = []
         if args.html:
-            write_text(Path(args.html), data.text)
+            write_output(Path(args.html), data.text)
             written.append(args.html)
         if args.json:
             text = json.dumps(data.figures, indent=1) + "\n"
-            write_text(Path(args.json), text)
+            write_output(Path(args.json), text)
             written.append(args.json)
     except LaunchError as error:
         err(f"hpcflow report: {error}")
         return 2
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow: {type(error).__name__}: {error}")
+        err(f"hpcflow: {error_text(error, typed=True)}")
         return 1
     out(f"written: {', '.join(written)}")
     return int(any(run["faults"] for run in data.figures["runs"]))
@@ -168,7 +168,7 @@ def _export(args: argparse.Namespace) -> int:
         views = run_page.views_of(args.runs)
         runs = [run_export.exported(view) for view in views if view.run.is_readable]
         if args.csv:
-            write_text(Path(args.csv), run_export.as_csv(runs))
+            write_output(Path(args.csv), run_export.as_csv(runs))
             out(f"written: {args.csv}")
         if args.wandb:
             for folder in experiment_trackers.write_wandb(runs, Path(args.wandb)):
@@ -177,7 +177,7 @@ def _export(args: argparse.Namespace) -> int:
             ids = experiment_trackers.write_mlflow(runs, Path(args.mlflow))
             out(f"written: {args.mlflow}, runs {', '.join(ids)}")
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow: {type(error).__name__}: {error}")
+        err(f"hpcflow: {error_text(error, typed=True)}")
         return 1
     faults = [f"{view.run.name}: {fault}" for view in views for fault in view.run.faults]
     for fault in faults:

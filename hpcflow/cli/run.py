@@ -18,27 +18,51 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hpcflow.cli.terminal_output import err
+from hpcflow.cli.terminal_output import err, error_text
 from hpcflow.errors import ABORTED, HpcflowError, LaunchError
 from hpcflow.launch import host_failure_tolerance, launcher_detection
-from hpcflow.launch.time_limit import LAUNCH_TIME, seconds_running
+from hpcflow.launch.time_limit import LAUNCH_TIME, seconds, seconds_running
 from hpcflow.monitoring import run_directory_lock, srun_rank_supervisor
 from hpcflow.monitoring.run_directory_lock import RUN_DIR
 from hpcflow.monitoring.stack_dump import raised_at
 from hpcflow.monitoring.wait_ledger import ledger_folder as ledgers
 from hpcflow.platform import fault_specification
 from hpcflow.ps import script_rules
-from hpcflow.settings import PREFIX, Settings
+from hpcflow.settings import JUDGED, PREFIX, Settings
 
 if TYPE_CHECKING:
     from hpcflow.report.live_page import LivePage
 
 TAKES_SCRIPT = True
+MOST_RANKS = 1 << 20  # that of a topology, in placement/topology.py
 LET_RANK_0_SPEAK_S = 2.0  # launchers end all ranks when one has failed
-JUDGED = {"bucket_bytes", "overlap"}  # settings of which `setting_advice` knows a better value
 ADD_FOLDER = "hpcflow_script_folder"  # -X option: Python was started with -P by hpcflow
+
+
+class SettingOption(argparse.Action):
+    """An option that is a setting: it appends FIELD=VALUE to those of `--set`.
+
+    So of several values of a setting the last on the command line counts, in either spelling. Only
+    faults of `--inject` add up.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store and append the value; an option without one is a switch that is turned on."""
+        value: Any = True if self.nargs == 0 else values
+        if self.dest == "inject":
+            given = [text for text in namespace.set if text.startswith("inject=")]
+            before = given[-1].partition("=")[2] if given else ""
+            value = fault_specification.SEPARATOR.join(filter(None, (before, value)))
+        setattr(namespace, self.dest, value)
+        namespace.set = [*namespace.set, f"{self.dest}={value}"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,60 +73,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser)
     parser.add_argument(
         "--serve",
-        action="store_true",
-        default=None,
+        action=SettingOption,
+        nargs=0,
         help="all ranks of this command are servers; other commands of the job need no --ps",
     )
     parser.add_argument(
         "--survive",
-        action="store_true",
-        default=None,
+        action=SettingOption,
+        nargs=0,
         help="the other workers continue if one dies (mpirun of Open MPI 5)",
     )
     parser.add_argument(
         "--replace",
-        action="store_true",
-        default=None,
+        action=SettingOption,
+        nargs=0,
         help="with --survive: the others save and stop, and the next start has all workers again",
     )
     parser.add_argument(
         "--inject",
-        action="append",
+        action=SettingOption,
         metavar="FAULT",
         help="inject a failure; may be repeated: " + ", ".join(fault_specification.USAGES),
     )
     parser.add_argument(
-        "--max-restarts", type=int, metavar="N", help="resume a job at most N times"
+        "--max-restarts",
+        action=SettingOption,
+        type=int,
+        metavar="N",
+        help="resume a job at most N times",
     )
     parser.add_argument(
         "--profile",
-        action="store_true",
-        default=None,
+        action=SettingOption,
+        nargs=0,
         help="profile the time of a step by operation, with a trace in the run directory",
     )
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """The options of every command that has the settings of a script."""
-    parser.add_argument("--ps", type=int, metavar="P", help="number of parameter servers")
+    parser.add_argument(
+        "--ps", action=SettingOption, type=int, metavar="P", help="number of parameter servers"
+    )
     parser.add_argument(
         "--tasks-per-replica",
+        action=SettingOption,
         type=int,
         metavar="K",
         help="number of worker ranks per replica (model parallelism)",
     )
     parser.add_argument(
         "--sync",
+        action=SettingOption,
         metavar="RULE",
         help="synchronization rule: async, all, backup:K, stale:S or a script's own",
     )
-    parser.add_argument("--run-dir", metavar="DIR", help="folder for results and reports")
+    parser.add_argument(
+        "--run-dir", action=SettingOption, metavar="DIR", help="folder for results and reports"
+    )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="any other setting; may be repeated",
+        help="any setting; may be repeated: of several values of a setting the last counts",
     )
 
 
@@ -161,10 +195,9 @@ def _end_page(page: LivePage, settings: Settings, code: int) -> None:
     page.close()
     if code:
         return
-    from hpcflow.kernels.machine_facts import machine_facts
-    from hpcflow.platform.machine_profile import profile_file
+    from hpcflow.kernels.machine_facts import own_profile_file
 
-    page.keep_step(profile_file(machine_facts(), settings.cost_cache))
+    page.keep_step(own_profile_file(settings.cost_cache))
 
 
 def _print_refusal(error: HpcflowError, place: launcher_detection.LaunchedRank | None) -> None:
@@ -212,18 +245,12 @@ def live_page(settings: Settings) -> LivePage | None:
 
 
 def chosen_settings(args: argparse.Namespace) -> dict[str, str]:
-    """The `HPCFLOW_*` variables that correspond to the options.
+    """The `HPCFLOW_*` variables of `--set` and of the options that are settings.
 
     Errors: LaunchError for a `--set` of an unknown field of `Settings`.
     """
     fields = [field.name for field in dataclasses.fields(Settings)]
-    options = (
-        "ps serve survive replace profile tasks_per_replica sync max_restarts run_dir topology"
-    )
-    option_values = {name: getattr(args, name, None) for name in options.split()}
-    chosen = {name: str(value) for name, value in option_values.items() if value is not None}
-    if getattr(args, "inject", None):
-        chosen["inject"] = fault_specification.SEPARATOR.join(args.inject)
+    chosen: dict[str, str] = {}
     for text in args.set:
         name, equals, value = text.partition("=")
         if not equals or name not in fields:
@@ -250,23 +277,10 @@ def check(
 ) -> None:
     """Check the options before the ranks start.
 
-    Errors: LaunchError naming the option and a valid number.
+    Errors: LaunchError naming the option and a valid number; HpcflowError for a wrong time limit.
     """
-    if requested_ranks is not None and requested_ranks < 1:
-        raise LaunchError(
-            f"-n {requested_ranks}: there must be at least one rank",
-            hint="give the number of ranks, or leave -n out for one rank",
-        )
-    if (
-        requested_ranks is not None
-        and launched_rank is not None
-        and requested_ranks != launched_rank.size
-    ):
-        raise LaunchError(
-            f"-n {requested_ranks}, but {launched_rank.launcher} has already started "
-            f"{launched_rank.size} ranks",
-            hint=f"leave -n out, or ask {launched_rank.launcher} for {requested_ranks} ranks",
-        )
+    _check_rank_count(requested_ranks, launched_rank)
+    seconds(settings.time_limit or "0")
     if settings.replace and not settings.survive:
         raise LaunchError(
             "--replace needs --survive: otherwise a worker's death ends the job",
@@ -290,6 +304,26 @@ def check(
             f"{workers} worker{'s' if workers > 1 else ''} cannot be divided into replicas of {k} "
             f"({ranks} ranks, {ps} of them servers)",
             hint=f"start {rank_count} ranks (-n {rank_count}), or change --tasks-per-replica",
+        )
+
+
+def _check_rank_count(
+    requested_ranks: int | None, launched_rank: launcher_detection.LaunchedRank | None
+) -> None:
+    if requested_ranks is None:
+        return
+    if requested_ranks < 1:
+        raise LaunchError(
+            f"-n {requested_ranks}: there must be at least one rank",
+            hint="give the number of ranks, or leave -n out for one rank",
+        )
+    if requested_ranks > MOST_RANKS:
+        raise LaunchError(f"-n {requested_ranks}: a job has at most {MOST_RANKS:,} ranks")
+    if launched_rank is not None and requested_ranks != launched_rank.size:
+        raise LaunchError(
+            f"-n {requested_ranks}, but {launched_rank.launcher} has already started "
+            f"{launched_rank.size} ranks",
+            hint=f"leave -n out, or ask {launched_rank.launcher} for {requested_ranks} ranks",
         )
 
 
@@ -337,12 +371,24 @@ def start_ranks(args: argparse.Namespace, chosen: Mapping[str, str]) -> int:
                 merge_trace(settings.trace, started)
             if code:  # mpirun's last line may be incomplete
                 err(f"\nhpcflow: {summary.last_lines(code)}")
-        if not code and settings.run_dir and JUDGED & settings.changed().keys():
-            if line := advice_line(settings.run_dir):
-                err(f"hpcflow: {line}")
+        if not code and settings.run_dir and settings.changed().keys() & set(JUDGED):
+            tell_advice(settings)
         return code
     except OSError as error:
         raise LaunchError(f"{start.argv[0]} cannot be started: {error.strerror}") from None
+
+
+def tell_advice(settings: Settings) -> None:
+    """Print the advice on a setting of a run whose ranks have ended well, if there is one.
+
+    The ranks have left the advice on servers out of the page of the run.
+    """
+    if line := advice_line(settings.run_dir):
+        err(f"hpcflow: {line}")
+        if settings.ps and settings.page:
+            from hpcflow.report.live_page import write_last_page
+
+            write_last_page(Path(settings.run_dir))
 
 
 def advice_line(run_dir: str) -> str:
@@ -372,7 +418,7 @@ def merge_trace(name: str, since: float) -> None:
     try:
         trace = merge_parts(parts, trace_part.trace_path(name))
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow: the parts of the trace in {folder} cannot be merged: {error}")
+        err(f"hpcflow: the parts of the trace in {folder} cannot be merged: {error_text(error)}")
         return
     err(
         f"hpcflow: trace of {len(trace.ranks)} of {trace.size} ranks until the failure: "
@@ -476,6 +522,9 @@ def run_script(script: str, script_args: list[str]) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename != script:
             trace = trace.tb_next
+        if trace is None and isinstance(error, OSError):
+            err(f"hpcflow: {script} cannot be read: {error.strerror or error}")
+            return 1
         if isinstance(error, IndexError) and "sys.argv" in _last_line(trace):
             given = f"{len(script_args)} argument{'' if len(script_args) == 1 else 's'}"
             error.args = (

@@ -14,15 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcflow.cli import run as run_command
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError, LaunchError
-from hpcflow.settings import PREFIX
+from hpcflow.placement.topology import MOST_RANKS
+from hpcflow.settings import PREFIX, Settings
+from hpcflow.sweep.search_space import MOST_RUNS
 
 if TYPE_CHECKING:
     from hpcflow.report.scaling_study import Study
@@ -83,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
         else:
             is_over = True
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow scale: {error}")
+        err(f"hpcflow scale: {error_text(error)}")
         return 2
     return _tell(ledger) if is_over else 0
 
@@ -108,9 +111,10 @@ def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     from hpcflow.sweep import code_snapshot
     from hpcflow.sweep.run_ledger import LEDGER, Ledger, LedgerRun
 
-    ranks, servers, weak = _numbers(args.ranks), args.ps or 0, _weak(args.weak)
+    ranks, weak = _numbers(args.ranks), _weak(args.weak)
     chosen = run_command.chosen_settings(args)
-    _check(args, ranks, servers)
+    servers = Settings.from_environ({**os.environ, **chosen}).ps
+    _check(args, chosen, ranks, servers)
     script = Path(args.script)
     if not script.is_file():
         raise LaunchError(f"there is no script {args.script!r} in {Path.cwd()}")
@@ -144,12 +148,19 @@ def _made(args: argparse.Namespace, folder: Path) -> Ledger:
     return ledger
 
 
-def _check(args: argparse.Namespace, ranks: Sequence[int], servers: int) -> None:
+def _check(
+    args: argparse.Namespace, chosen: Mapping[str, str], ranks: Sequence[int], servers: int
+) -> None:
     """Errors: LaunchError that names the wrong option."""
     if args.repeats < 1:
         raise LaunchError(f"--repeats {args.repeats}: give 1 or more")
-    if args.run_dir:
-        raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
+    if args.repeats * len(ranks) > MOST_RUNS:
+        raise LaunchError(
+            f"these are {args.repeats * len(ranks):,} runs, more than {MOST_RUNS:,}",
+            hint="give fewer --repeats",
+        )
+    if PREFIX + "RUN_DIR" in chosen:
+        raise LaunchError("--run-dir (run_dir): each run has its own", hint="give --out DIR")
     if min(ranks) <= servers:
         raise LaunchError(
             f"--ranks {min(ranks)} with --ps {servers} leaves no worker",
@@ -164,8 +175,10 @@ def _numbers(text: str | None) -> list[int]:
         numbers = []
     if text is None:
         raise LaunchError("--ranks is missing", hint="give numbers such as --ranks 1,2,4,8")
-    if not numbers or numbers[0] < 1:
-        raise LaunchError(f"--ranks {text}: give numbers such as 1,2,4,8")
+    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_RANKS:
+        raise LaunchError(
+            f"--ranks {text}: give numbers such as 1,2,4,8", hint=f"at most {MOST_RANKS:,}"
+        )
     return numbers
 
 
@@ -258,7 +271,7 @@ def _tell(ledger: Ledger) -> int:
         )
         write_text(ledger.folder / "report.html", page.text)
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow scale: {error}")
+        err(f"hpcflow scale: {error_text(error)}")
         return 1
     out(f"written: {ledger.folder}/report.html, scaling.json, scaling.csv")
     return int(failed > 0)

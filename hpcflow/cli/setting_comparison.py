@@ -1,8 +1,8 @@
 """Comparison of settings: the same job predicted with other values that do not change its results.
 
-Each value changes one setting of the job that was predicted. The script is planned again with it,
-and the plan is replayed with the same draws of noise and the same bounds of times, so errors of the
-times of operations are the same on both sides of a gain.
+Each value changes one setting of the job that was predicted. The plan by it is replayed with the
+same draws of noise and the same bounds of times, so errors of the times of operations are the same
+on both sides of a gain.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hpcflow.cli.memory_excess import Excess, memory_excess
+from hpcflow.cli.thread_numbers import ThreadNumbers
 from hpcflow.errors import HpcflowError
 from hpcflow.graph.graph import Graph
 from hpcflow.plan.cost.step_prediction import StepPrediction
 from hpcflow.plan.ir.program import Cluster, Plan
-from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.plan.listing.plan_text import format_table
+from hpcflow.platform.quantity_text import format_bytes, format_ratio, format_seconds
 from hpcflow.platform.terminal_escaping import escape_line
-from hpcflow.settings import AUTOMATIC, Settings
+from hpcflow.settings import AUTOMATIC, Settings, as_bytes
 
 MIB = 1 << 20
 BUCKETS = (MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -29,7 +32,6 @@ TASKS = (1, 2, 4)
 LEAST_GAIN = 0.01  # smaller ones are within the accuracy of a replay
 NOT_IN_PLANS = {  # settings that change no plan
     "prefetch": "the plan is the same; the replay does not see that variables arrive earlier",
-    "threads": "the times of operations are those of the threads that were measured",
 }
 Predict = Callable[[argparse.Namespace], StepPrediction | None]
 
@@ -45,11 +47,20 @@ class Candidate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ComparedValue:
-    """A value with its prediction; gains are shares of the step that `given` takes."""
+    """A value with its prediction; gains are shares of the step that `given` takes.
+
+    `limit` is `memory_limit` in bytes, 0 for none.
+    """
 
     candidate: Candidate
     prediction: StepPrediction
     given: StepPrediction
+    limit: int = 0
+
+    @property
+    def excess(self) -> list[Excess]:
+        """The tasks that need more memory than their ranks have."""
+        return memory_excess(self.prediction.memory, self.prediction.network, self.limit)
 
     @property
     def gains(self) -> tuple[float, float, float]:
@@ -78,6 +89,7 @@ class ComparedValue:
             "gain": {"median": gain, "low": low, "high": high},
             "equal": self.is_equal,
             "memory": dict(self.prediction.memory),
+            "exceeds_memory": [one._asdict() for one in self.excess],
         }
 
 
@@ -107,14 +119,22 @@ class Comparison:
 
 
 def compare(
-    args: argparse.Namespace, settings: Settings, given: StepPrediction, predict: Predict
+    args: argparse.Namespace,
+    settings: Settings,
+    given: StepPrediction,
+    threads: ThreadNumbers,
+    predict: Predict,
 ) -> Comparison:
     """Predict the job of `args`, whose prediction is `given`, with other values of its settings.
 
-    `settings` are those of the job. `predict(args)` runs the script; None if that failed.
+    `settings` are those of the job. `predict(args)` is None if the script failed.
     """
-    values, left_out = [], dict(NOT_IN_PLANS)
+    values, left_out = [], {**NOT_IN_PLANS, **threads.left_out}
     candidates = list(_candidates(given.plan, settings, left_out))
+    candidates += [
+        Candidate("threads", str(number), {"threads": str(number)}, given.ranks)
+        for number in threads.others
+    ]
     for one in candidates:
         words = [f"{name}={value}" for name, value in one.fields.items()]
         changed = argparse.Namespace(
@@ -130,10 +150,17 @@ def compare(
         if prediction is None:
             left_out[f"{one.setting}={one.value}"] = "the script fails with it"
         else:
-            values.append(ComparedValue(one, prediction, given))
-    values.sort(key=lambda one: (one.is_equal, one.prediction.median) if one.gains[0] > 0
-                else (2, one.prediction.median))  # fmt: skip
+            limit = as_bytes(settings.memory_limit)
+            values.append(ComparedValue(one, prediction, given, limit))
+    values.sort(key=_order)
     return Comparison(given, values, left_out)
+
+
+def _order(one: ComparedValue) -> tuple[int, float]:
+    """Faster values first, then equal ones, slower ones, and those that do not fit the memory."""
+    slower = 1 if one.is_equal else 0
+    group = 3 if one.excess else slower if one.gains[0] > 0 else 2
+    return group, one.prediction.median
 
 
 def _candidates(plan: Plan, settings: Settings, left_out: dict[str, str]) -> Iterator[Candidate]:
@@ -215,13 +242,16 @@ def _cells(prediction: StepPrediction, gain: str) -> tuple[str, ...]:
         sizes = [size for task, size in prediction.memory.items() if task.startswith(job)]
         memory.append(format_bytes(max(sizes)) if sizes else "-")
     cost = prediction.median * prediction.ranks
-    return _seconds(prediction.median), gain, str(prediction.ranks), f"{cost:.3g}", *memory
+    return format_seconds(prediction.median), gain, str(prediction.ranks), f"{cost:.3g}", *memory
 
 
 def _gain(one: ComparedValue) -> str:
+    """The gain as shares of the given step; as ratios if a step takes more than twice as long."""
+    if one.excess:
+        return f"does not fit: {one.excess[0].task} lacks memory"
+    if one.is_equal:
+        return "equal"
     gain, low, high = one.gains
-    return "equal" if one.is_equal else f"{gain:.0%} ({low:.0%} to {high:.0%})"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
+    if low >= -1:
+        return f"{gain:.0%} ({low:.0%} to {high:.0%})"
+    return f"{format_ratio(1 - gain)} as long ({1 - high:.3g} to {1 - low:.3g})"

@@ -9,22 +9,23 @@ hpcflow submit --sbatch="--account=PROJECT --nodes=8" jobs/slurm/train.sbatch ex
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
-import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
 
 from hpcflow.cli import job_feasibility
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.sweep.slurm_arrays import options_of
+from hpcflow.sweep.slurm_states import user_name
 
 TAKES_SCRIPT = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `hpcflow submit`."""
+    parser.usage = "%(prog)s [options] SCRIPT [arguments of the script]"
     parser.add_argument("--sbatch", metavar="OPTIONS", default="", help="options for sbatch")
     parser.add_argument("--no-check", action="store_true", help="submit without checking the job")
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Print the job number; the exit code is 1 if there is none."""
     try:
-        options = shlex.split(args.sbatch)
+        options = options_of(args.sbatch)
         out(submit(args.script, args.script_args, options, not args.no_check))
     except HpcflowError as error:
         err(f"hpcflow submit: {error}")
@@ -61,7 +62,10 @@ def submit(
         script if not script.startswith("-") else os.path.join(".", script)
     )  # not an option of sbatch
     words = ["sbatch", *options, path, *arguments]
-    completed = subprocess.run(words, capture_output=True, text=True)
+    try:
+        completed = subprocess.run(words, capture_output=True, text=True, errors="replace")
+    except (OSError, ValueError) as error:  # a broken program, or a word that none can have
+        raise LaunchError(f"sbatch cannot be started: {error_text(error)}") from None
     if completed.returncode:
         reply = completed.stderr.strip() or completed.stdout.strip()
         raise LaunchError(f"sbatch refused {script}: {reply}", hint=_cure(script, reply.lower()))
@@ -86,9 +90,11 @@ def _cure(script: str, said: str) -> str:
 
 def _accounts() -> list[str]:
     """The user's accounts as SLURM reports them; empty if it reports none."""
-    words = ["sacctmgr", "-nP", "show", "assoc", f"user={getpass.getuser()}", "format=account"]
+    words = ["sacctmgr", "-nP", "show", "assoc", f"user={user_name()}", "format=account"]
     try:
-        completed = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        completed = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return sorted({*completed.stdout.split()}) if completed.returncode == 0 else []

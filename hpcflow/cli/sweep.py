@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcflow.cli import run as run_command
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import HpcflowError, LaunchError
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.settings import PREFIX
 
@@ -79,8 +80,8 @@ def main(args: argparse.Namespace) -> int:
         limit_s = _limit(args.limit)
         if args.at_once is not None and args.at_once < 1:
             raise LaunchError(f"--at-once {args.at_once}: give 1 or more")
-        if args.run_dir:
-            raise LaunchError("--run-dir: each run has its own", hint="give --out DIR")
+        if PREFIX + "RUN_DIR" in run_command.chosen_settings(args):
+            raise LaunchError("--run-dir (run_dir): each run has its own", hint="give --out DIR")
         options = slurm_arrays.options_of(args.sbatch)
         ledger, spec = _found(args)
         if args.dry_run:
@@ -90,7 +91,7 @@ def main(args: argparse.Namespace) -> int:
         ledger = _claimed(args) if spec is None else _made(args, spec)
         return _go_on(ledger, args, limit_s, options)
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow sweep: {error}")
+        err(f"hpcflow sweep: {error_text(error)}")
         return 2
 
 
@@ -270,7 +271,7 @@ def _run_here(ledger: Ledger, args: argparse.Namespace, limit_s: float) -> bool:
         values = escape_line(" ".join(f"{name}={value}" for name, value in run.values.items()))
         reason = f": {state.reason}" if state.reason else ""
         err(f"hpcflow sweep: {count} of {len(ledger.runs)}: {run.name} {state.state} after "
-            f"{state.seconds:.3g} s{value} ({values}){reason}")  # fmt: skip
+            f"{format_seconds(state.seconds)}{value} ({values}){reason}")  # fmt: skip
 
     return LocalRuns(ledger, at_once, limit_s, tell).run(ledger.runs)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpcflow.cli.terminal_output import err, out
+from hpcflow.cli.terminal_output import err, error_text, out
 from hpcflow.errors import DataError, HpcflowError
 
 
@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
         parts = [part for name in args.parts for part in parts_of(name)]
         trace = merge_parts(parts, Path(args.output))
     except (HpcflowError, OSError) as error:
-        err(f"hpcflow trace: {error}")
+        err(f"hpcflow trace: {error_text(error)}")
         return 1
     out(
         f"{trace.path}: {len(trace.ranks)} of {trace.size} ranks, "

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hpcflow.errors import DeathError
+
 GATHER_TAGS = 1024  # limit of allgathers in flight
 
 
@@ -18,6 +20,14 @@ class Request(Protocol):
     def test(self) -> bool:
         """True once completed, and on every later call; blocks for at most about 1 ms."""
         ...
+
+
+def has_ended(request: Request) -> bool:
+    """Whether a request needs no more tests; a DeathError is left to the code that waits."""
+    try:
+        return request.test()
+    except DeathError:
+        return True
 
 
 class Channel(Request, Protocol):

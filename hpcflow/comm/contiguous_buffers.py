@@ -11,6 +11,8 @@ import numpy as np
 from hpcflow.errors import CommError
 from hpcflow.graph.dtypes import bfloat16
 
+CHUNK_BYTES = 32 << 10  # of a message: larger ones wait for an answer of the receiver over TCP
+
 
 def byte_view(array: np.ndarray, *, writable: bool = False) -> np.ndarray:
     """A flat byte view of `array` without a copy; CommError if there is none."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcflow.comm.communicator import Communicator, Request
+from hpcflow.comm.communicator import Communicator, Request, has_ended
 from hpcflow.errors import DeathError
 
 FANOUT = 4
@@ -89,7 +89,7 @@ class TreeMailbox:
 
     def drop_completed(self) -> None:
         """Drop sends that have completed or whose receiver has died."""
-        self._leaving = [request for request in self._leaving if not _has_completed(request)]
+        self._leaving = [request for request in self._leaving if not has_ended(request)]
 
     def take(self, source: int, tag_offset: int, number: int) -> TreeMessage | None:
         """A message of `source` in round `number`, or None; messages of later rounds are held back.
@@ -134,13 +134,6 @@ class TreeMailbox:
 
 
 UPWARD, DOWN, TO_CHAIR = range(TAGS)
-
-
-def _has_completed(request: Request) -> bool:
-    try:
-        return request.test()
-    except DeathError:
-        return True
 
 
 class TreePosition(NamedTuple):

@@ -305,8 +305,17 @@ class MpiCommunicator(Communicator):
         start = functools.partial(self._comm.Ibcast, spec, root)
         return self._collective("broadcast", start, array)
 
-    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
-        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank."""
+    def all_gather(
+        self,
+        array: np.ndarray,
+        out: np.ndarray,
+        rows: Sequence[int],
+        piece_bytes: Callable[[int], int] = lambda peer: 0,
+    ) -> Request:
+        """Concatenate the arrays of all ranks, in rank order, in `out` on every rank.
+
+        `piece_bytes` as in `AllGather`.
+        """
         check_rows(array, out, rows, self.rank)
         data, target = byte_view(array), byte_view(out, writable=True)
         self.traffic.add(COLLECTIVE, array.nbytes)
@@ -321,6 +330,7 @@ class MpiCommunicator(Communicator):
             starts,
             lambda part, dest: self._send(part, dest, tag),
             lambda part, source: self.recv(part, source, tag),
+            piece_bytes,
         )
 
     def barrier(self) -> Request:

@@ -22,11 +22,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcflow.comm.communicator import Communicator, Request
-from hpcflow.comm.contiguous_buffers import chunk_of
+from hpcflow.comm.contiguous_buffers import CHUNK_BYTES, chunk_of
 from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError
 
-CHUNK_BYTES = 32 << 10  # of a message: larger ones wait for an answer of the receiver over TCP
 LEAST_CHUNK_BYTES = 16 << 10  # smaller arrays are cut into fewer parts
 LEAST_BYTES = 4 << 10  # a chunk of the smallest array for which a ring is faster than a tree
 PARTS_IN_FLIGHT = 16  # the network has work while a rank does not poll

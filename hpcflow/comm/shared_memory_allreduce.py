@@ -42,10 +42,11 @@ from hpcflow.comm.communicator import (
     TrafficCounter,
 )
 from hpcflow.comm.communicator_wrapper import CommunicatorWrapper
-from hpcflow.comm.contiguous_buffers import chunk_of, read_only
+from hpcflow.comm.contiguous_buffers import CHUNK_BYTES, chunk_of, read_only
 from hpcflow.comm.mpi_communicator import MpiCommunicator, SharedMemoryWindow
 from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import CommError
+from hpcflow.platform.quantity_text import rounded_bytes
 from hpcflow.platform.rank_logging import say_once
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class SharedCommunicator(CommunicatorWrapper):
         self._node_of, self._rings = node_of, rings
         nodes = inner.nodes() if node_of is None else [node_of(r) for r in range(inner.size)]
         numbers = {node: i for i, node in enumerate(sorted(set(nodes)))}
+        self.node_numbers = [numbers[node] for node in nodes]
         sizes = collections.Counter(nodes)
         self.node_count, self.lanes = len(sizes), min(sizes.values())
         self._worthwhile = max(sizes.values()) > 1
@@ -94,6 +96,7 @@ class SharedCommunicator(CommunicatorWrapper):
         in_lane = self.node_count > 1 and self.local.rank < self.lanes
         self.lane = inner.split_by(self.local.rank if in_lane else -1, inner.rank)
         self.ring = None if self.lane is None else self._ring_of(self.lane)
+        self._is_slow = self._any_ring() if self.node_count > 1 else False
         self._tags = itertools.count()
         self.buckets: list[_SharedBucket] = []
         self._active: list[_SharedBucket] = []
@@ -133,9 +136,26 @@ class SharedCommunicator(CommunicatorWrapper):
         if self._rings is None:
             rate = network_rate(lane)
             how = "a ring of messages" if rate < SLOW_NETWORK else "MPI"
-            say_once(f"sums between nodes: {how}, for a node moves {rate / 1e6:.0f} MB/s each way")
+            say_once(
+                f"sums between nodes: {how}, for a node moves {rounded_bytes(rate)}/s each way"
+            )
             return RingQueue(lane) if rate < SLOW_NETWORK else None
         return RingQueue(lane) if self._rings else None
+
+    def _any_ring(self) -> bool:
+        """Whether some nodes are joined by rings, the same on all ranks; collective."""
+        found = np.array([self.ring is not None], np.int32)
+        wait_for_requests(self.inner.all_reduce(found, "max"), label="the kind of the network")
+        return bool(found[0])
+
+    def all_gather(self, array: np.ndarray, out: np.ndarray, rows: Sequence[int]) -> Request:
+        """Concatenate the arrays of all ranks; in pieces between nodes on a slow network."""
+        return self.inner.all_gather(array, out, rows, self._gather_piece_bytes)
+
+    def _gather_piece_bytes(self, peer: int) -> int:
+        """The size of the pieces of messages to or from a rank; 0: whole messages."""
+        is_near = self.node_numbers[peer] == self.node_numbers[self.rank]
+        return CHUNK_BYTES if self._is_slow and not is_near else 0
 
     def over_subset(self, part: Communicator, ranks: Sequence[int]) -> CommunicatorWrapper:
         """Shared-memory buckets over a subset of the ranks."""

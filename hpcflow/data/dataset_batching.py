@@ -74,6 +74,6 @@ def pad_elements(column: Sequence[np.ndarray], shape: Any, fill: Any) -> np.ndar
         )
     rows = np.full((len(column), *sizes), fill, column[0].dtype)
     for i, x in enumerate(column):
-        place: tuple[Any, ...] = (i, *map(slice, x.shape))
+        place: tuple[Any, ...] = (i, *map(slice, x.shape), ...)
         rows[place] = x
     return rows

@@ -1,4 +1,4 @@
-"""The table of checks; each is a function from the facts of all ranks to findings, without MPI."""
+"""Check table: all checks, each a function from the facts of a job to findings, without MPI."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hpcflow.doctor import node_checks as node
 from hpcflow.doctor import startup_checks as start
 from hpcflow.doctor.rank_facts import Finding, JobFacts
 
-Run = Callable[[JobFacts], list[Finding]]
-CHECKS: tuple[tuple[str, Run], ...] = (
+Check = Callable[[JobFacts], list[Finding]]
+CHECKS: tuple[tuple[str, Check], ...] = (
     ("python", start.python),
     ("packages", start.packages),
     ("launcher", start.launcher),
@@ -29,11 +29,12 @@ CHECKS: tuple[tuple[str, Run], ...] = (
     ("disk", node.disk),
     ("clocks", node.clock),
     ("network", node.links),
+    ("waiting", node.waiting),
 )
 
 
-def judge(job: JobFacts) -> list[Finding]:
+def run_checks(job: JobFacts) -> list[Finding]:
     """All findings, in the order of the table."""
     return [
-        dataclasses.replace(finding, check=name) for name, run in CHECKS for finding in run(job)
+        dataclasses.replace(finding, check=name) for name, check in CHECKS for finding in check(job)
     ]

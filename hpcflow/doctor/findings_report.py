@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 from hpcflow.doctor.rank_facts import ERROR, OK, WARN, Finding, JobFacts, shortened_names
+from hpcflow.platform.quantity_text import counted
 
 MARKS = {OK: "ok   ", WARN: "warn ", ERROR: "ERROR"}
 
@@ -22,7 +23,7 @@ def fold(findings: list[Finding]) -> list[tuple[Finding, list[str]]]:
 def as_text(job: JobFacts, findings: list[Finding]) -> str:
     """One row per finding, with its fix on the next line; the verdict at the end."""
     ranks, nodes = len(job.ranks), len(job.nodes)
-    lines = [f"hpcflow doctor: {_count(ranks, 'rank')} on {_count(nodes, 'node')}"]
+    lines = [f"hpcflow doctor: {counted(ranks, 'rank')} on {counted(nodes, 'node')}"]
     wide = max((len(row.check) for row in findings), default=0)
     for row, node_names in fold(findings):
         at = f"{shortened_names(node_names)}: " if any(node_names) else ""
@@ -36,7 +37,7 @@ def verdict(findings: list[Finding]) -> str:
     """A one-line summary that names the nodes with errors or warnings."""
     bad = {level: [f for f in findings if f.level == level] for level in (ERROR, WARN)}
     odd = dict.fromkeys(f.node for rows in bad.values() for f in rows if f.node)
-    counts = [_count(len(rows), word) for word, rows in
+    counts = [counted(len(rows), word) for word, rows in
             (("error", bad[ERROR]), ("warning", bad[WARN])) if rows]  # fmt: skip
     end = "a job would not run" if bad[ERROR] else "a job would run"
     return f"{', '.join(counts) or 'nothing is wrong'}{_findings_of(odd)}: {end}"
@@ -44,10 +45,6 @@ def verdict(findings: list[Finding]) -> str:
 
 def _findings_of(nodes: dict[str, None]) -> str:
     return f" on {shortened_names(nodes)}" if nodes else ""
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def as_json(job: JobFacts, findings: list[Finding]) -> str:

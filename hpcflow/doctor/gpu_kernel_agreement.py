@@ -1,4 +1,4 @@
-"""GPU kernel check: compares kernels of NVIDIA's libraries with plain kernels on small arrays."""
+"""GPU kernel agreement: NVIDIA's libraries beside plain kernels, on small arrays."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hpcflow.kernels.kernel_registry import (
 
 EPSILON = {"float32": 2**-23, "float64": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
 ROUNDINGS = 16  # tolerated relative error by norm, in units of the dtype's epsilon
-STRAIGHT = {"transpose_a": False, "transpose_b": False}
-TURNED = {"transpose_a": True, "transpose_b": True}
+NOT_TRANSPOSED = {"transpose_a": False, "transpose_b": False}
+TRANSPOSED = {"transpose_a": True, "transpose_b": True}
 SLIDING: dict[str, Any] = {"strides": (2, 2), "dilations": (1, 1), "padding": "SAME"}
 SLIDING |= {"first": False, "groups": 1}
 X, W, Y = (4, 12, 12, 16), (3, 3, 16, 32), (4, 6, 6, 32)
 Sizes = tuple[int, ...]
 PRODUCTS: list[tuple[str, dict[str, Any], list[Sizes], Sizes]] = [
-    ("MatMul", STRAIGHT, [(64, 48), (48, 80)], (64, 80)),
-    ("MatMul", TURNED, [(3, 48, 64), (3, 80, 48)], (3, 64, 80)),
-    ("MatMulBias", {**STRAIGHT, "relu": False}, [(64, 48), (48, 80), (80,)], (64, 80)),
-    ("MatMulBias", {**STRAIGHT, "relu": True}, [(64, 48), (48, 80), (80,)], (64, 80)),
+    ("MatMul", NOT_TRANSPOSED, [(64, 48), (48, 80)], (64, 80)),
+    ("MatMul", TRANSPOSED, [(3, 48, 64), (3, 80, 48)], (3, 64, 80)),
+    ("MatMulBias", {**NOT_TRANSPOSED, "relu": False}, [(64, 48), (48, 80), (80,)], (64, 80)),
+    ("MatMulBias", {**NOT_TRANSPOSED, "relu": True}, [(64, 48), (48, 80), (80,)], (64, 80)),
 ]
 CONVOLUTIONS: list[tuple[str, dict[str, Any], list[Sizes], Sizes]] = [
     ("Conv", SLIDING, [X, W], Y),
@@ -57,9 +57,9 @@ def _agreement(xp: Any, provider: str) -> KernelAgreement:
                 if refused:
                     agreement.refused[title] = refused[0][1]
                     continue
-                apart = _difference_text(_by_gpu(xp, kernel, node), _by_plain(node))
-                if not apart <= ROUNDINGS * epsilon:  # also true for NaN
-                    agreement.wrong[title] = f"{apart:.1g} off"
+                difference = _relative_difference(_by_gpu(xp, kernel, node), _by_plain(node))
+                if not difference <= ROUNDINGS * epsilon:  # also true for NaN
+                    agreement.wrong[title] = f"{difference:.1g} off"
             except Exception as error:  # every error belongs in the report
                 agreement.wrong[title] = f"{error.__class__.__name__}: {error}".splitlines()[0]
             agreement.run += 1
@@ -80,5 +80,5 @@ def _by_plain(node: KernelNode) -> np.ndarray:
     return outputs[0]
 
 
-def _difference_text(actual: np.ndarray, expected: np.ndarray) -> float:
+def _relative_difference(actual: np.ndarray, expected: np.ndarray) -> float:
     return float(np.linalg.norm(actual.astype(np.float64) - expected) / np.linalg.norm(expected))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpcflow.doctor.rank_facts import JobFacts, NetworkLink
-from hpcflow.kernels.machine_facts import machine_facts
-from hpcflow.platform.machine_profile import MachineProfile, profile_file
+from hpcflow.kernels.machine_facts import own_profile_file
+from hpcflow.platform.machine_profile import MachineProfile
 from hpcflow.platform.measured_costs import (
     OTHER_NODE,
     SAME_NODE,
@@ -15,6 +15,7 @@ from hpcflow.platform.measured_costs import (
     LinkCost,
     SampleSummary,
 )
+from hpcflow.platform.measured_waits import WaitCost, WaitKey
 
 ALL_REDUCE = "all_reduce"
 
@@ -28,12 +29,12 @@ def keep_links(job: JobFacts, summed_bytes: int, folder: str) -> bool:
     measured = link_profile(job, summed_bytes)
     if not measured.links and not measured.collectives:
         return False
-    file = profile_file(machine_facts(), folder)
+    file = own_profile_file(folder)
     return file is not None and file.add(measured)
 
 
 def link_profile(job: JobFacts, summed_bytes: int) -> MachineProfile:
-    """Latency and bandwidth by kind of link, and the seconds of allreduces by ranks and nodes."""
+    """Latency and bandwidth by kind of link, allreduces by ranks and nodes, waits by policy."""
     links, collectives = list[LinkCost](), list[CollectiveCost]()
     for kind, pairs, nodes in ((SAME_NODE, job.local_links, 1), (OTHER_NODE, job.links, 2)):
         if pairs:
@@ -45,7 +46,12 @@ def link_profile(job: JobFacts, summed_bytes: int) -> MachineProfile:
         key = CollectiveKey(ALL_REDUCE, summed_bytes, len(job.ranks), len(job.nodes))
         seconds = SampleSummary.of([job.together["allreduce"]])
         collectives.append(CollectiveCost(key, seconds))
-    return MachineProfile().merged(MachineProfile((), tuple(links), tuple(collectives)))
+    waits = tuple(
+        WaitCost(WaitKey(row.policy, row.waited_us), SampleSummary.of(row.late_s))
+        for row in job.waits
+    )
+    measured = MachineProfile((), tuple(links), tuple(collectives), waits=waits)
+    return MachineProfile().merged(measured)
 
 
 def _link(kind: str, pairs: Sequence[NetworkLink]) -> LinkCost:

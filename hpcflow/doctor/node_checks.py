@@ -1,6 +1,8 @@
-"""Node checks: cores, BLAS, speed, GPUs, disks, clocks; and outliers among nodes and links."""
+"""Node checks: cores, BLAS, speed, GPUs, disks, clocks, waiting; outliers among nodes and links."""
 
 from __future__ import annotations
+
+import statistics
 
 from hpcflow.doctor.rank_facts import (
     ERROR,
@@ -12,13 +14,12 @@ from hpcflow.doctor.rank_facts import (
     KernelAgreement,
     NetworkLink,
     RankFacts,
-    middle,
     shortened_names,
-    size,
 )
 from hpcflow.doctor.startup_checks import mpi_of, mpirun_or_srun
-from hpcflow.launch.time_limit import format_duration
 from hpcflow.platform.install_hints import install_hint
+from hpcflow.platform.measured_waits import OWN_CORE, SHARED_CORES, TYPICAL_US
+from hpcflow.platform.quantity_text import counted, format_seconds, rounded_bytes
 
 LEAST_DISK = 100e6  # free bytes of a disk below which a run will soon fail
 LEAST_SHARED = 64e6  # bytes of shared memory per rank of a node
@@ -26,10 +27,12 @@ CLOCK_S = 0.5  # from this offset on, file times mislead builds and readers
 SLOW = 0.5  # fraction of the median bandwidth
 LATE, LATE_S = 4.0, 100e-6  # a late link takes LATE times the median latency plus LATE_S
 
+BUSY, BUSY_S = 2.0, 500e-6  # busy cores: waiting without yielding is BUSY times as late, and BUSY_S
+
 
 def cores(job: JobFacts) -> list[Finding]:
     """The CPUs of each rank; warns of ranks with fewer than others or with too many threads."""
-    usual = middle(len(rank.cpus) for rank in job.ranks)
+    usual = statistics.median(len(rank.cpus) for rank in job.ranks)
     findings = []
     for node in job.nodes:
         ranks = job.on(node)
@@ -61,7 +64,7 @@ def _more_cores(rank: RankFacts, cpus: float) -> str:
 def blas(job: JobFacts) -> list[Finding]:
     """Threads per rank; warns if BLAS uses more, or if a node has fewer CPUs than threads."""
     (name, number, why), _ = job.by_node(lambda r: (r.blas, r.threads, r.threads_why))[0]
-    threads = f"{number} thread{'' if number == 1 else 's'} a rank ({why})"
+    threads = f"{counted(number, 'thread')} a rank ({why})"
     findings = [Finding(OK, "", f"{name}, {threads}" if name else threads)]
     for node in job.nodes:
         ranks = job.on(node)
@@ -89,8 +92,11 @@ def speed(job: JobFacts) -> list[Finding]:
     kinds = {"gemm": ("float32 products", "GFLOP/s"), "copies": ("copies in memory", "GB/s")}
     findings, usual = [], []
     for field, (name, unit) in kinds.items():
-        each = {n: middle(getattr(rank, field) / 1e9 for rank in job.on(n)) for n in job.nodes}
-        median = middle(each.values())
+        each = {
+            n: statistics.median(getattr(rank, field) / 1e9 for rank in job.on(n))
+            for n in job.nodes
+        }
+        median = statistics.median(each.values())
         usual.append(f"{name} {median:.3g} {unit}")
         for node, rate in each.items():
             if rate < SLOW * median:
@@ -169,19 +175,20 @@ def disk(job: JobFacts) -> list[Finding]:
             for node in job.nodes
             if (
                 row := _worst(
-                    node, [_check_folder(r, name) for r in job.on(node)], len(job.on(node))
+                    node, [_folder_named(r, name) for r in job.on(node)], len(job.on(node))
                 )
             )
         ]
-        places = [place for rank in job.ranks if (place := _check_folder(rank, name))]
+        places = [place for rank in job.ranks if (place := _folder_named(rank, name))]
         least = min(places, key=lambda place: place.free)
         if not bad:
-            findings.append(Finding(OK, "", f"{name} {least.path}: {size(least.free)} free"))
+            what = f"{name} {least.path}: {rounded_bytes(least.free)} free"
+            findings.append(Finding(OK, "", what))
         findings += bad
     return findings
 
 
-def _check_folder(rank: RankFacts, name: str) -> FolderFacts | None:
+def _folder_named(rank: RankFacts, name: str) -> FolderFacts | None:
     return next((place for place in rank.places if place.name == name), None)
 
 
@@ -191,7 +198,7 @@ def _worst(node: str, places: list[FolderFacts | None], ranks: int) -> Finding |
     if not there:
         return None
     place = min(there, key=lambda place: (not place.problem, place.free))
-    folder = f"{place.name} {place.path}"
+    folder, free = f"{place.name} {place.path}", f"{rounded_bytes(place.free)} free"
     if place.name == "HOME":
         what = f"{folder}: {place.problem}; hpcflow writes nothing there"
         return Finding(OK, node, what) if place.problem else None
@@ -200,11 +207,11 @@ def _worst(node: str, places: list[FolderFacts | None], ranks: int) -> Finding |
     if place.name == "shared memory":
         if place.free >= LEAST_SHARED * ranks:
             return None
-        what = f"{folder}: {size(place.free)} free for {ranks} ranks; sums will go by messages"
+        what = f"{folder}: {free} for {ranks} ranks; sums will go by messages"
         return Finding(WARN, node, what, _elsewhere(place))
     if place.free >= LEAST_DISK:
         return None
-    return Finding(WARN, node, f"{folder}: {size(place.free)} free", _elsewhere(place))
+    return Finding(WARN, node, f"{folder}: {free}", _elsewhere(place))
 
 
 def _elsewhere(folder: FolderFacts) -> str:
@@ -223,12 +230,12 @@ def clock(job: JobFacts) -> list[Finding]:
         most = max(most, abs(rank.clock_s))
         if abs(rank.clock_s) - rank.clock_within_s > CLOCK_S:
             direction = "ahead of" if rank.clock_s > 0 else "behind"
-            what = f"{format_duration(abs(rank.clock_s))} {direction} {job.nodes[0]}"
+            what = f"{format_seconds(abs(rank.clock_s))} {direction} {job.nodes[0]}"
             fix = "chronyc tracking; tell the site's staff that its clock is not kept"
             findings.append(Finding(WARN, node, what, fix))
     if not findings and len(job.nodes) > 1:
         within = max(rank.clock_within_s for rank in job.ranks)
-        findings = [Finding(OK, "", f"within {format_duration(max(most, within))} of each other")]
+        findings = [Finding(OK, "", f"within {format_seconds(max(most, within))} of each other")]
     return findings
 
 
@@ -236,23 +243,51 @@ def links(job: JobFacts) -> list[Finding]:
     """The network's timings, and the nodes or pairs that are outliers."""
     findings = []
     if job.links:
-        speed = middle(link.bytes_per_s for link in job.links)
-        late = middle(link.latency_s for link in job.links)
-        total = middle(link.allreduce_s for link in job.links)
+        speed = statistics.median(link.bytes_per_s for link in job.links)
+        late = statistics.median(link.latency_s for link in job.links)
+        total = statistics.median(link.allreduce_s for link in job.links)
         what = (
-            f"{len(job.links)} pairs of nodes, median {size(speed)}/s each way, "
-            f"{format_duration(late)}; "
-            f"sum of 1 MiB {format_duration(total)}{job.skipped}"
+            f"{len(job.links)} pairs of nodes, median {rounded_bytes(speed)}/s each way, "
+            f"{format_seconds(late)}; "
+            f"sum of 1 MiB {format_seconds(total)}{job.skipped}"
         )
         findings.append(Finding(OK, "", what))
     titles = {"ring": f"a ring over {len(job.nodes)} nodes", "allreduce": "a sum over all ranks"}
     rows = [
-        f"1 MiB by {titles[name]} {format_duration(seconds)}"
+        f"1 MiB by {titles[name]} {format_seconds(seconds)}"
         for name, seconds in job.together.items()
     ]
     if rows:
         findings.append(Finding(OK, "", ", ".join(rows)))
     return findings + slow_links(job.links, job.nodes) + late_links(job.links, job.nodes)
+
+
+def waiting(job: JobFacts) -> list[Finding]:
+    """Warns of nodes whose ranks would go on sooner after a message if they yielded their cores."""
+    findings, typical = [], []
+    for node in job.nodes:
+        late = {
+            row.policy: statistics.median(row.late_s)
+            for row in job.waits
+            if (row.node, row.waited_us) == (node, TYPICAL_US)
+        }
+        if len(late) < 2:
+            continue
+        own, shared = late[OWN_CORE], late[SHARED_CORES]
+        typical.append(own)
+        if own > BUSY_S and own > BUSY * shared:
+            what = (
+                f"a waiting rank goes on {format_seconds(own)} after a message, and "
+                f"{format_seconds(shared)} if it yields its core: other programs use the cores"
+            )
+            fix = "give the job whole cores (srun --exclusive), or hpcflow run --set crowded=1"
+            findings.append(Finding(WARN, node, what, fix))
+    if typical and not findings:
+        what = (
+            f"a waiting rank goes on {format_seconds(statistics.median(typical))} after a message"
+        )
+        findings.append(Finding(OK, "", what))
+    return findings
 
 
 FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this page"
@@ -261,22 +296,26 @@ FIX_LINK = "leave it out (srun --exclude={}), and show the site's staff this pag
 def slow_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     """Nodes whose best link is below half the median best; then slow pairs of the other nodes."""
     best = {n: max((li.bytes_per_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
-    usual = middle(best.values())
+    usual = statistics.median(best.values())
     odd = [node for node in nodes if best[node] < SLOW * usual]
     findings = [
         Finding(
             WARN,
             node,
-            f"no link faster than {size(best[node])}/s, the median of all nodes is {size(usual)}/s",
+            f"no link faster than {rounded_bytes(best[node])}/s, the median of all nodes is "
+            f"{rounded_bytes(usual)}/s",
             FIX_LINK.format(node),
         )
         for node in odd
     ]
     sound = [link for link in links if link.a not in odd and link.b not in odd]
-    speed = middle(link.bytes_per_s for link in sound) if sound else 0.0
+    speed = statistics.median(link.bytes_per_s for link in sound) if sound else 0.0
     for link in sound:
         if link.bytes_per_s < SLOW * speed:
-            what = f"{size(link.bytes_per_s)}/s to {link.b}, the median of pairs is {size(speed)}/s"
+            what = (
+                f"{rounded_bytes(link.bytes_per_s)}/s to {link.b}, the median of pairs is "
+                f"{rounded_bytes(speed)}/s"
+            )
             findings.append(Finding(WARN, link.a, what, FIX_LINK.format(link.b)))
     return findings
 
@@ -284,13 +323,13 @@ def slow_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
 def late_links(links: list[NetworkLink], nodes: list[str]) -> list[Finding]:
     """Nodes whose least latency is far above the median."""
     least = {n: min((li.latency_s for li in links if n in (li.a, li.b)), default=0) for n in nodes}
-    usual = middle(least.values())
+    usual = statistics.median(least.values())
     return [
         Finding(
             WARN,
             node,
-            f"no message faster than {format_duration(seconds)}, the median of all nodes is "
-            f"{format_duration(usual)}",
+            f"no message faster than {format_seconds(seconds)}, the median of all nodes is "
+            f"{format_seconds(usual)}",
             FIX_LINK.format(node),
         )
         for node, seconds in least.items()

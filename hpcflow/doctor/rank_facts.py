@@ -1,13 +1,17 @@
-"""Facts of the ranks as plain data: the whole input of the checks."""
+"""Rank facts: facts of the ranks and timings between them, as plain data: the input of the checks.
+
+`doctor --json` prints them, so their names are a file format.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Iterable
 from typing import Any
 
 OK, WARN, ERROR = "ok", "warn", "error"
+SLURM, RATES = "SLURM_TOPOLOGY_ADDR", "measured rates"  # sources of racks
+NARROW = 0.85  # an uplink with at least this share of its ports' rate is no limit
 
 
 @dataclasses.dataclass
@@ -97,14 +101,57 @@ class NetworkLink:
 
 
 @dataclasses.dataclass
+class MeasuredWait:
+    """Seconds from the send of a message until the waiting rank of a node had it, for each message.
+
+    The rank had waited `waited_us` by a policy of `platform/measured_waits.py`.
+    """
+
+    node: str
+    policy: str
+    waited_us: int
+    late_s: list[float]
+
+
+@dataclasses.dataclass
+class RackUplink:
+    """Measured bytes/s of a rack to and from others, and what the ports alone would allow.
+
+    `ports_bytes_per_s` is the smaller one of both directions.
+    """
+
+    out_bytes_per_s: float
+    in_bytes_per_s: float
+    ports_bytes_per_s: float
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate of the slower direction."""
+        return min(self.out_bytes_per_s, self.in_bytes_per_s)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the uplink is slower than the ports."""
+        return self.bytes_per_s < NARROW * self.ports_bytes_per_s
+
+
+@dataclasses.dataclass
 class JobFacts:
-    """All ranks' facts and the timings between them."""
+    """All ranks' facts and the timings between them.
+
+    `links` are between nodes. `together` has the seconds of 1 MiB that all nodes send in a ring,
+    and of an allreduce of 1 MiB over all ranks.
+    """
 
     ranks: list[RankFacts]
     links: list[NetworkLink] = dataclasses.field(default_factory=list)
     local_links: list[NetworkLink] = dataclasses.field(default_factory=list)  # within a node
-    together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce": s
+    together: dict[str, float] = dataclasses.field(default_factory=dict)  # "ring", "allreduce"
+    waits: list[MeasuredWait] = dataclasses.field(default_factory=list)  # of a pair of each node
     skipped: str = ""  # note on pairs that were not timed
+    racks: dict[str, str] = dataclasses.field(default_factory=dict)  # node -> rack, if looked for
+    racks_from: str = ""  # SLURM, RATES, or "" if the racks are not known
+    uplinks: dict[str, RackUplink] = dataclasses.field(default_factory=dict)  # rack -> measured
 
     @property
     def nodes(self) -> list[str]:
@@ -145,17 +192,3 @@ def shortened_names(names: Iterable[object], max_names: int = 4) -> str:
     words = [str(name) for name in names]
     suffix = f" and {len(words) - max_names} more" if len(words) > max_names + 1 else ""
     return ", ".join(words[: max_names if suffix else max_names + 1]) + suffix
-
-
-def middle(values: Iterable[float]) -> float:
-    """The median."""
-    return statistics.median(values)
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB" if count < 1000 else f"{count:.0f} TB"

@@ -34,12 +34,7 @@ BLAS_THREADS = ("openblas_get_num_threads", "MKL_Get_Max_Threads", "bli_thread_g
 TRIAL = 1 << 20  # bytes written to test whether a folder is writable
 
 
-def inspect_alone() -> RankFacts:
-    """Facts of a process without a launcher; MPI starts as a job of one rank."""
-    return of_rank(None)
-
-
-def of_rank(
+def inspect_rank(
     launched_rank: launcher_detection.LaunchedRank | None, settings: Settings | None = None
 ) -> RankFacts:
     """All facts of this process; imports MPI first and then h5py, as a job does."""
@@ -52,9 +47,9 @@ def of_rank(
     if launched_rank is not None:
         facts.launcher, facts.launcher_size = launched_rank.launcher, launched_rank.size
         facts.rank = launched_rank.rank
-    for name, see in (("mpi4py", _see_mpi), ("h5py", _see_hdf5)):
+    for name, inspect in (("mpi4py", _inspect_mpi), ("h5py", _inspect_hdf5)):
         try:
-            see(facts, launched_rank)
+            inspect(facts, launched_rank)
         except LaunchError as error:
             facts.launch_error, facts.launch_fix = error.message, error.hint or ""
         except (ImportError, OSError, RuntimeError, HpcflowError) as error:
@@ -62,11 +57,11 @@ def of_rank(
         facts.libmpi[name] = mapped_libmpi()
     facts.switches = os.environ.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]
     facts.memory = memory_bytes()
-    _see_cores(facts)
-    _see_blas(facts)
-    _see_speed(facts, launched_rank)
-    _see_gpus(facts, launched_rank)
-    facts.places = [try_place(*row) for row in _folders(settings or Settings())]
+    _inspect_cores(facts)
+    _inspect_blas(facts)
+    _inspect_speed(facts, launched_rank)
+    _inspect_gpus(facts, launched_rank)
+    facts.places = [check_folder(*row) for row in _folders(settings or Settings())]
     return facts
 
 
@@ -94,7 +89,7 @@ def _mapped(library: re.Pattern[str], maps: str | None = None) -> list[str]:
     return list(dict.fromkeys(library.findall(maps)))
 
 
-def _see_mpi(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
+def _inspect_mpi(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     from hpcflow.comm import mpi_communicator, mpi_library
 
     facts.library = mpi_library.library_version()
@@ -123,18 +118,18 @@ def _cuda_aware(library: ctypes.CDLL) -> bool | None:
     return None
 
 
-def _look_at(package: str) -> Any:
+def _import_to_query(package: str) -> Any:
     """Import a package only to query it; one other module uses it."""
     return importlib.import_module(package)
 
 
-def _see_hdf5(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
-    h5py = _look_at("h5py")
+def _inspect_hdf5(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
+    h5py = _import_to_query("h5py")
     facts.hdf5 = str(h5py.version.hdf5_version)
     facts.hdf5_mpi = bool(h5py.get_config().mpi)
 
 
-def _see_cores(facts: RankFacts) -> None:
+def _inspect_cores(facts: RankFacts) -> None:
     chosen = cpu_threads.chosen_threads()
     facts.cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     facts.node_cpus = os.cpu_count() or 1
@@ -161,7 +156,7 @@ def memory_bytes(root: str = "") -> int:
     return min(limits)
 
 
-def _see_blas(facts: RankFacts) -> None:
+def _inspect_blas(facts: RankFacts) -> None:
     """Query the library itself: a pool created before hpcflow's import keeps its size."""
     from hpcflow.kernels.machine_facts import blas_name
 
@@ -176,7 +171,7 @@ def _see_blas(facts: RankFacts) -> None:
             return
 
 
-def _see_speed(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
+def _inspect_speed(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     """Measure matrix products and copies while the other ranks of the node do the same."""
     from hpcflow.kernels.roofline_peaks import measure
 
@@ -185,12 +180,12 @@ def _see_speed(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank 
     facts.gemm, facts.copies = peaks.flops["float32"], peaks.nbytes
 
 
-def _see_gpus(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
+def _inspect_gpus(facts: RankFacts, launched_rank: launcher_detection.LaunchedRank | None) -> None:
     facts.gpu_files = len(glob.glob("/dev/nvidia[0-9]*"))
     if not any(name.startswith("cupy-") for name in facts.versions):
         return
     try:
-        cupy = _look_at("cupy")
+        cupy = _import_to_query("cupy")
         runtime = cupy.cuda.runtime
         for index in range(runtime.getDeviceCount()):
             properties = runtime.getDeviceProperties(index)
@@ -217,7 +212,7 @@ def _folders(settings: Settings) -> list[tuple[str, str]]:
     return rows + ([("shared memory", "/dev/shm")] if os.path.isdir("/dev/shm") else [])
 
 
-def try_place(name: str, path: str, write: Callable[[str], None] | None = None) -> FolderFacts:
+def check_folder(name: str, path: str, write: Callable[[str], None] | None = None) -> FolderFacts:
     """The free space of a folder, and whether 1 MiB can be written; leaves no file."""
     place = FolderFacts(name, path)
     try:

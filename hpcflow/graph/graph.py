@@ -10,7 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import ArgumentError, DTypeError, GraphError, HpcflowError
+from hpcflow.errors import (
+    ArgumentError,
+    DTypeError,
+    FinalizedGraphError,
+    GraphError,
+    HpcflowError,
+    UnknownNameError,
+)
 from hpcflow.graph import default_session, device_names
 from hpcflow.graph.dtypes import as_dtype, name_of
 from hpcflow.graph.node_def import NodeDef
@@ -139,7 +146,7 @@ class Tensor(OverloadedOperand["Tensor"]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __iter__(self) -> Iterator[Tensor]:
-        raise GraphError(
+        raise ArgumentError(
             "a tensor cannot be iterated over while the graph is built",
             op=self.op.name,
             line=self.op.line,
@@ -147,7 +154,7 @@ class Tensor(OverloadedOperand["Tensor"]):
         )
 
     def __len__(self) -> int:
-        raise GraphError(
+        raise ArgumentError(
             "len() of a tensor is unknown", op=self.op.name, hint="use tensor.shape[0] or hf.shape"
         )
 
@@ -261,6 +268,7 @@ class Graph:
         self._name_counts: dict[str, int] = {}
         self.reservations = 0  # device scopes that require memory
         self.has_requirements = False  # whether an operation or one of a body has one
+        self.planned = 0  # the number of operations when a step was last planned
         self._collections: dict[Hashable, list[Any]] = {}
         self.extensions: dict[Operation, Operation] = {}  # loop -> the loop that saves a history
         self.bound: dict[Tensor, str] = {}  # constants the graph depends on -> user's line
@@ -281,15 +289,21 @@ class Graph:
         """The number of operations created so far."""
         return len(self._operations)
 
+    def note_planned(self) -> None:
+        """Note that a step was planned: all operations so far may have a state on their tasks."""
+        self.planned = self.version
+
     def get_operation_by_name(self, name: str) -> Operation:
-        """The operation `name`; GraphError if there is none."""
+        """The operation `name`; UnknownNameError if there is none."""
         if not isinstance(name, str):
-            raise GraphError(f"{value_text(name)} is not an operation's name", hint="give a string")
+            raise ArgumentError(
+                f"{value_text(name)} is not an operation's name", hint="give a string"
+            )
         try:
             return self._by_name[name]
         except KeyError:
             hint = self._near(name) or "graph.get_operations() lists all, each with its name"
-            raise GraphError(f"no operation is called {name!r}", hint=hint) from None
+            raise UnknownNameError(f"no operation is called {name!r}", hint=hint) from None
 
     def as_graph_element(
         self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True
@@ -307,7 +321,7 @@ class Graph:
         allowed = (Tensor,) * allow_tensor + (Operation,) * allow_operation
         if not isinstance(element, allowed):
             kinds = " or ".join(kind.__name__ for kind in allowed)
-            raise GraphError(
+            raise ArgumentError(
                 f"{value_text(obj)} is not of type {kinds}", hint="give the object or its name"
             )
         if element.graph is not self:
@@ -317,14 +331,16 @@ class Graph:
     def get_tensor_by_name(self, name: str) -> Tensor:
         """The tensor with the name `op:index`."""
         if not isinstance(name, str):
-            raise GraphError(f"{value_text(name)} is not a tensor's name", hint="give a string")
+            raise ArgumentError(f"{value_text(name)} is not a tensor's name", hint="give a string")
         op_name, colon, index = name.rpartition(":")
         if not colon or not index.isdigit():
             hint = f"write '{name}:0'" if name in self._by_name else self._near(name)
             raise GraphError(f"{name!r} is not a tensor's name", hint=hint)
         outputs = self.get_operation_by_name(op_name).outputs
         if int(index) >= len(outputs):
-            raise GraphError(f"operation {op_name!r} has {len(outputs)} outputs, not {name!r}")
+            raise UnknownNameError(
+                f"operation {op_name!r} has {len(outputs)} outputs, not {name!r}"
+            )
         return outputs[int(index)]
 
     def _near(self, name: str) -> str | None:
@@ -449,7 +465,7 @@ class Graph:
 
     def _check_open(self, type: str, line: str) -> None:
         if self.root.finalized:
-            raise GraphError(
+            raise FinalizedGraphError(
                 f"the graph is finalized; a {type} cannot be added",
                 line=line,
                 hint="make all operations before the training loop starts",
@@ -679,7 +695,7 @@ def as_operation(graph_element: Any) -> Operation:
     op = getattr(graph_element, "op", None)
     if isinstance(op, Operation):
         return op
-    raise GraphError(f"{value_text(graph_element)} is not an operation or a tensor")
+    raise ArgumentError(f"{value_text(graph_element)} is not an operation or a tensor")
 
 
 def convert_to_tensor(

@@ -1,4 +1,7 @@
-"""Machine facts: processor, cores, GPUs and libraries, on which the times of kernels depend."""
+"""Machine facts: processor, cores, GPUs and libraries, on which the times of kernels depend.
+
+They choose the machine profile, the file of measured costs of this machine.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from hpcflow.codegen import llvm_cpu_compiler
 from hpcflow.kernels import onednn_library
+from hpcflow.platform.machine_profile import MachineProfile, ProfileFile, profile_file
 
 # Names in /proc/cpuinfo of x86, ARM and POWER.
 MODEL = ("model name", "CPU implementer", "CPU variant", "CPU part", "cpu")
@@ -32,6 +36,20 @@ def machine_facts() -> dict[str, str]:
         "llvmlite": _llvmlite_version(),
         "onednn": "" if onednn_library.absent() else onednn_library.version(),
     }
+
+
+def own_profile_file(folder: str) -> ProfileFile | None:
+    """The profile of this machine in `folder`, the setting `cost_cache`; None if that is "none"."""
+    return profile_file(machine_facts(), folder)
+
+
+def own_profile(folder: str, otherwise: str) -> MachineProfile:
+    """The costs in the profile of this machine, as `own_profile_file`; none if there is no file.
+
+    A damaged file is a warning that tells what is done `otherwise`.
+    """
+    file = own_profile_file(folder)
+    return file.read_or_warn(otherwise) if file is not None else MachineProfile()
 
 
 def blas_name() -> str:

@@ -62,11 +62,12 @@ OPTIONS = (
 def with_hosts(start: StartCommand, file: str) -> StartCommand:
     """`start` with the hosts of a hostfile.
 
-    Errors: LaunchError if the file does not exist, or the launcher takes no hostfile.
+    Errors: LaunchError if there is no such file, it is empty, or the launcher takes no hostfile.
     """
-    if not os.path.isfile(file):
+    if not os.path.isfile(file) or not os.path.getsize(file):
+        wrong = "it is empty" if os.path.isfile(file) else "no such file"
         raise LaunchError(
-            f"--hostfile {file}: no such file",
+            f"--hostfile {file}: {'it is a folder' if os.path.isdir(file) else wrong}",
             hint="a line for each host: nid1 slots=4 (MPICH: nid1:4)",
         )
     if not start.reason.startswith("mpirun"):

@@ -84,7 +84,12 @@ def scontrol(*words: str) -> tuple[int, str]:
 
     try:
         completed = subprocess.run(
-            ["scontrol", *words], capture_output=True, text=True, timeout=30, env=environ
+            ["scontrol", *words],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            env=environ,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)

@@ -59,23 +59,3 @@ def seconds(text: str) -> float:
         )
     days, hours, minutes, secs = (int(part or 0) for part in clock.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + secs)
-
-
-def short_duration(span_s: float) -> str:
-    """Seconds as text of at most two units: "0.8s", "12m", "1h 30m", "264d"."""
-    if span_s < 10:
-        return f"{span_s:.2g}s"
-    remaining, units = round(span_s), (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
-    first = next(i for i, (_, size) in enumerate(units) if remaining >= size)
-    parts = []
-    for name, size in units[first : first + 2]:
-        parts.append((remaining // size, name))
-        remaining %= size
-    return " ".join(f"{number}{name}" for number, name in parts if number)
-
-
-def format_duration(seconds: float) -> str:
-    """Seconds as text with a unit: 12 us."""
-    if abs(seconds) >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1e3:.3g} ms" if abs(seconds) >= 1e-3 else f"{seconds * 1e6:.3g} us"

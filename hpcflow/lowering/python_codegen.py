@@ -33,7 +33,7 @@ from hpcflow.lowering.segments_between_waits import Segment
 from hpcflow.lowering.tiled_update_loop import TileLoop
 from hpcflow.lowering.update_tiling import TileGroup
 from hpcflow.plan.ir.program import Node, Partition, Ref
-from hpcflow.plan.pass_row import Form, Pass, Watch, through
+from hpcflow.plan.pass_row import Form, Pass, Watch, run_passes
 
 POLL_EVERY_S = 200e-6  # predicted time between polls; MPI makes progress only when polled
 COPIED_SEND_BYTES = 64 << 10  # larger values without a fixed buffer are sent in place, uncopied
@@ -58,7 +58,7 @@ def generate_code(
     update loops are generated. `watch` is called after each pass over `subject`.
     """
     generation = Generation(info, seconds, check_numerics, owned_feeds, writes, watch, subject)
-    code: GeneratedCode = through(CODE_PASSES, part, generation)
+    code: GeneratedCode = run_passes(CODE_PASSES, part, generation)
     return code
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,7 +31,7 @@ __all__ = [
     "TerminateOnNaN",
 ]
 
-Logs = Mapping[str, float]
+Logs = MutableMapping[str, float]
 
 
 class TrainedModel(Protocol):
@@ -64,7 +64,8 @@ class Callback:
     """Called by `fit`: at the beginning and end of training, of epochs and of steps.
 
     `logs` has the values of the epoch (`loss`, metrics, `val_loss` ...) or, after a step, the loss
-    of this rank's share of the batch, if it has samples. `self.model` is the model; `validates`
+    of this rank's share of the batch, if it has samples. What a callback adds to the values of the
+    epoch, later callbacks and the history have too. `self.model` is the model; `validates`
     says whether some epochs are validated, `resumed` whether an earlier job has begun this epoch.
     """
 
@@ -273,7 +274,8 @@ class ModelCheckpoint(_Monitor):
 class ReduceLROnPlateau(_Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs without improvement.
 
-    `cooldown` epochs after that are not counted; the rate stays at least `min_lr`.
+    `cooldown` epochs after that are not counted; the rate stays at least `min_lr`. The history gets
+    the rate of each epoch as `learning_rate`.
     """
 
     def __init__(
@@ -300,6 +302,7 @@ class ReduceLROnPlateau(_Monitor):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Count the epochs without improvement; reduce the rate if they are enough."""
+        _add_rate(logs, self.model)
         value = self._watched(logs)
         if value is None:
             return
@@ -320,7 +323,10 @@ class ReduceLROnPlateau(_Monitor):
 
 
 class LearningRateScheduler(Callback):
-    """Sets the learning rate before each epoch to `schedule(epoch, rate)` or `schedule(epoch)`."""
+    """Sets the learning rate before each epoch to `schedule(epoch, rate)` or `schedule(epoch)`.
+
+    The history gets it as `learning_rate`.
+    """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         self.schedule, self.verbose = schedule, verbose
@@ -335,6 +341,16 @@ class LearningRateScheduler(Callback):
         self.model.learning_rate = float(rate)
         if self.verbose:
             self.model.say(f"epoch {epoch + 1}: learning rate {float(rate):.4g}")
+
+    def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
+        """Add the rate of the epoch to its values."""
+        _add_rate(logs, self.model)
+
+
+def _add_rate(logs: Logs | None, model: TrainedModel) -> None:
+    """Add the learning rate to the values of an epoch, as Keras's callbacks do that change it."""
+    if logs is not None:
+        logs["learning_rate"] = model.learning_rate
 
 
 class TerminateOnNaN(Callback):

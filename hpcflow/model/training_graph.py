@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from hpcflow.errors import GraphError, ShapeError
@@ -13,6 +13,7 @@ from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import shape_text
 from hpcflow.model.loss_names import LabelsSpec, Loss, find_loss, labels_spec, operand_of
 from hpcflow.model.metric_names import ModelMetric, build_metric, mean_metric
+from hpcflow.model.optimizer_names import OPTIMIZERS
 from hpcflow.model.training_ends import Ends
 from hpcflow.ops.array.array_ops import placeholder, shape
 from hpcflow.ops.array.slice_ops import getitem
@@ -23,26 +24,7 @@ from hpcflow.ops.nn.layer_objects import Layer
 from hpcflow.ops.nn.training_calls import accepts_training, call_in_phase
 from hpcflow.ops.variables.variable_ops import Variable
 from hpcflow.platform.rank_logging import say_once
-from hpcflow.train.optimizers.adagrad import AdadeltaOptimizer, AdagradOptimizer, RMSPropOptimizer
-from hpcflow.train.optimizers.adam import (
-    AdamaxOptimizer,
-    AdamOptimizer,
-    AdamWOptimizer,
-    NadamOptimizer,
-)
-from hpcflow.train.optimizers.gradient_descent import GradientDescentOptimizer
 from hpcflow.train.optimizers.update_formula import FormulaOptimizer
-
-OPTIMIZERS: dict[str, Callable[[], Any]] = {  # with Keras's default learning rates
-    "adadelta": lambda: AdadeltaOptimizer(0.001),
-    "adagrad": lambda: AdagradOptimizer(0.001),
-    "adam": lambda: AdamOptimizer(0.001),
-    "adamax": lambda: AdamaxOptimizer(0.001),
-    "adamw": lambda: AdamWOptimizer(0.004, 0.001),
-    "nadam": lambda: NadamOptimizer(0.001),
-    "rmsprop": lambda: RMSPropOptimizer(0.001),
-    "sgd": lambda: GradientDescentOptimizer(0.01),
-}
 
 
 class Compiled(NamedTuple):

@@ -147,14 +147,18 @@ def set_next_advice(directory: pathlib.Path, text: str, checkpoint: str = "") ->
 def death_facts(
     dead: Sequence[LedgerEntry], directory: pathlib.Path, cause: str = DIED_SILENTLY
 ) -> dict[str, Any]:
-    """The content of `failure.json` for a death; `message` is for users."""
+    """The content of `failure.json` for a death; `message` is for users.
+
+    `dead` is in the order of the ends. Only the first is reported to have died: a launcher kills
+    the other ranks when one dies, and they can end before anyone looks.
+    """
     entry = dead[0]
-    rows = [row for dead_entry in dead for row in _death_rows(dead_entry, cause)]
+    rows = [*_death_rows(entry, cause), *map(_row_of_later_end, dead[1:])]
     hint, checkpoint = next_advice(directory)
     return {
         "kind": "death",
         "rank": entry.rank,
-        "ranks": [record.rank for record in dead],
+        "ranks": [entry.rank],
         "task": entry.task,
         "host": entry.host,
         "time": timestamp(),
@@ -220,3 +224,8 @@ def _death_rows(entry: LedgerEntry, cause: str) -> list[str]:
         f"{entry.name} on {entry.host} has died: process {entry.pid} {cause}",
         f"  was   {was}{last_wait}",
     ]
+
+
+def _row_of_later_end(entry: LedgerEntry) -> str:
+    """A line of the message: a rank that ended after the first, for a cause that nobody knows."""
+    return f"  then  {entry.name} ended: killed by the launcher, or dead as well"

@@ -82,6 +82,6 @@ def prepare_folder(run_dir: str) -> None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), folder / name)
     except OSError as error:
         raise LaunchError(
-            f"the run directory {run_dir!r} cannot be written: {error}",
+            f"the run directory {run_dir!r} cannot be written: {error.strerror or error}",
             hint="free it, or give another by --run-dir",
         ) from error

@@ -21,10 +21,10 @@ _lock = threading.Lock()
 _numbers = itertools.count()
 
 
-def _keep_value(value: np.ndarray) -> bytes:
+def _keep_value(value: np.ndarray | np.generic | bytes) -> bytes:
     handle = b"SessionHandle;%d" % next(_numbers)
     with _lock:
-        _held[handle] = value
+        _held[handle] = np.asarray(value, object if isinstance(value, bytes) else None)
     return handle
 
 
@@ -126,10 +126,10 @@ def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tupl
     """
     expected = as_dtype(dtype)
 
-    def read(key: np.ndarray) -> np.ndarray:
-        array = _held_value(key.item())
+    def read(key: bytes) -> np.ndarray:
+        array = _held_value(key)
         if array.dtype != expected:
-            raise DTypeError(f"the value of handle {key.item().decode()!r} is {array.dtype}")
+            raise DTypeError(f"the value of handle {key.decode()!r} is {array.dtype}")
         return array
 
     holder = placeholder(string, [])
@@ -139,9 +139,9 @@ def get_session_tensor(handle: Any, dtype: Any, name: str | None = None) -> tupl
 def delete_session_tensor(handle: Any, name: str | None = None) -> tuple[Tensor, Operation]:
     """A placeholder for a handle, and an operation that deletes the value of the fed handle."""
 
-    def forget(key: np.ndarray) -> None:
-        _held_value(key.item())
-        _drop(key.item())
+    def forget(key: bytes) -> None:
+        _held_value(key)
+        _drop(key)
 
     holder = placeholder(string, [])
     return holder, py_func(forget, [holder], [], True, name or "DeleteSessionTensor")

@@ -1,4 +1,4 @@
-"""Nonlinear least squares by the Levenberg-Marquardt method (Marquardt, 1963)."""
+"""Nonlinear least squares by the Levenberg-Marquardt method (Marquardt, SIAM J. 11(2), 1963)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 Array = np.ndarray
 
 STEP = 1e-5  # of a forward difference; parameters are of order 1
-DAMPING, LESS, MORE = 1e-2, 1 / 6, 4.0
+DAMPING, LESS, MORE = 1e-2, 1 / 6, 4.0  # at the start; factors after a descent and a failed try
 LEAST_DAMPING = 1e-9
 TRIES = 12  # of larger damping until a step descends
 ITERATIONS = 60
@@ -17,7 +17,10 @@ RELATIVE_GAIN = 1e-7  # the search ends at a smaller one
 
 
 def minimize(residuals: Callable[[Array], Array], start: Array) -> Array:
-    """The parameters of a local minimum of the sum of squares of `residuals`."""
+    """The parameters of a local minimum of the sum of squares of `residuals(parameters)`.
+
+    It may stop before, after `ITERATIONS` descents or a relative gain below `RELATIVE_GAIN`.
+    """
     point, here, damping = start, residuals(start), DAMPING
     for _ in range(ITERATIONS):
         slopes = _jacobian(residuals, point, here)
@@ -39,6 +42,6 @@ def minimize(residuals: Callable[[Array], Array], start: Array) -> Array:
 
 
 def _jacobian(residuals: Callable[[Array], Array], point: Array, here: Array) -> Array:
-    """Forward differences; a row per residual."""
+    """The derivatives of the residuals by forward differences: (residuals, parameters)."""
     moved = point + STEP * np.eye(len(point))
     return np.stack([(residuals(row) - here) / STEP for row in moved], axis=1)

@@ -1,4 +1,6 @@
-"""Measured speeds: how fast ranks compute, relative to what automatic placement predicts of them.
+"""Measured speeds: how fast ranks compute, relative to the predictions of `placement=auto`.
+
+A run writes them (`train/task_speeds.py`), and the next start in its run directory places by them.
 
 The file `placement.json` of a run directory has them, by rank and host:
 
@@ -35,7 +37,7 @@ class RankSpeed(NamedTuple):
 
 
 class MeasuredSpeeds(NamedTuple):
-    """The contents of the file; empty without one."""
+    """The contents of the file; `ranks` is empty without one."""
 
     ranks: Mapping[int, RankSpeed] = {}
     plan: str = ""
@@ -52,18 +54,25 @@ class MeasuredSpeeds(NamedTuple):
 
 
 def read_speeds(folder: Path) -> MeasuredSpeeds:
-    """Read the file of a run directory. Errors: HpcflowError naming the file if it is damaged."""
+    """Read the file of a run directory.
+
+    Errors: HpcflowError naming the file, and the row, if it is damaged or has a rank twice.
+    """
     path = folder / NAME
-    data = read_json_object(path)
+    data = read_json_object(path, unique=True)
     if data is None:
         return MeasuredSpeeds()
     if data.get("format") != FORMAT:
         raise unreadable_error(path, f"its format is not {FORMAT!r}")
     rows, ranks = data.get("ranks"), dict[int, RankSpeed]()
-    for row in rows if isinstance(rows, list) else [None]:
+    if not isinstance(rows, list):
+        raise unreadable_error(path, "ranks is no list of ranks with their hosts and speeds")
+    for number, row in enumerate(rows):
         known = _rank_speed(row)
         if known is None:
-            raise unreadable_error(path, "ranks is no list of ranks with their hosts and speeds")
+            raise unreadable_error(path, f"ranks[{number}] is no rank with its host and speed")
+        if known[0] in ranks:
+            raise unreadable_error(path, f"ranks[{number}] is rank {known[0]} a second time")
         ranks[known[0]] = known[1]
     plan: Any = data.get("plan")
     seconds: Any = data.get("step_seconds")
@@ -79,7 +88,9 @@ def _rank_speed(row: Any) -> tuple[int, RankSpeed] | None:
     rank, host, speed = row["rank"], row["host"], row["speed"]
     if type(rank) is not int or not isinstance(host, str) or type(speed) not in (int, float):
         return None
-    return (rank, RankSpeed(host, float(speed))) if LOWEST <= speed <= HIGHEST else None
+    return (
+        (rank, RankSpeed(host, float(speed))) if rank >= 0 and LOWEST <= speed <= HIGHEST else None
+    )
 
 
 def task_speeds(

@@ -1,89 +1,102 @@
-"""Moves of a search for a placement: how it differs from the best one so far."""
+"""Placement moves: random changes of a placement, for simulated annealing."""
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from hpcflow.placement.makespan import Placement, StepProblem
+from hpcflow.placement.group_levels import group_levels
+from hpcflow.placement.step_problem import Placement, StepProblem
 
-Move = Callable[[Placement], Placement]
 
+class Moves:
+    """Random moves of free groups, and of sets of free groups, between devices.
 
-def moved_placements(
-    problem: StepProblem,
-    layers: Sequence[Sequence[int]],
-    units: Sequence[Sequence[int]],
-    seed: int,
-) -> Iterator[Move]:
-    """Yield moves without end: first each unit to each device, those of most work first.
-
-    Then at random: a unit or a group to a device, all layers from one on to a device, two layers
-    exchange their devices, or two devices exchange all that is free.
+    Sets are the layers and the scopes, which together are a level twice, and those of the levels of
+    `group_levels.py`. All levels are equally likely, whether they have few sets or many.
     """
-    moves = _Moves(problem, layers, units, random.Random(seed))
-    yield from moves.of_units()
-    while True:
-        yield moves.draw()
 
-
-class _Moves:
     def __init__(
         self,
         problem: StepProblem,
         layers: Sequence[Sequence[int]],
-        units: Sequence[Sequence[int]],
+        scopes: Sequence[Sequence[int]],
         rng: random.Random,
+        moves: int,
     ) -> None:
-        self.rng, self.devices = rng, range(problem.choices)
+        """`moves` are about as many as will be drawn. A level of more sets is left out."""
+        self.problem, self.rng, self.devices = problem, rng, range(problem.candidate_count)
         self.free = [g for g, device in enumerate(problem.fixed) if device is None]
-        seconds = np.bincount(problem.group, problem.seconds, len(problem.fixed))
-        self.units = self._loose(problem, units)
-        self.units.sort(key=lambda unit: -float(seconds[unit].sum()))
-        self.layers = self._loose(problem, layers)
         self.is_free = [device is None for device in problem.fixed]
+        loose = [tuple(g for g in groups if self.is_free[g]) for groups in (*layers, *scopes)]
+        known: list[Sequence[int]] = [groups for groups in dict.fromkeys(loose) if groups]
+        singles: list[Sequence[int]] = [[g] for g in self.free]
+        levels: list[Sequence[Sequence[int]]] = [known, known, *group_levels(problem)]
+        self.levels = [sets for sets in levels if 0 < len(sets) <= moves] or [[self.free]]
+        self.singles = singles if len(singles) <= moves else self.levels[0]
+        self.work = np.bincount(problem.group, problem.seconds, len(problem.fixed))
+        self.slowdowns = np.array([device.slowdown for device in problem.devices])
 
-    @staticmethod
-    def _loose(problem: StepProblem, sets: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Return the free groups of each set that has some."""
-        loose = [[g for g in groups if problem.fixed[g] is None] for groups in sets]
-        return [groups for groups in loose if groups]
+    def draw(self, placement: Placement) -> Placement:
+        """Return `placement` after a random move, which may change nothing.
 
-    def of_units(self) -> Iterator[Move]:
-        """Yield the moves of each unit to each device."""
-        for unit in self.units:
-            for device in self.devices:
-                yield self._to(unit, device)
+        Most moves take a set, or one group, to a random device, to the device of a neighbor or to
+        the device with the least work. Others exchange the devices of two sets, or all free groups
+        of two devices. Groups for which the new device is not allowed do not move.
+        """
+        rng, kind = self.rng, self.rng.random()
+        if kind < 0.1:
+            moved = self._swap_sets(placement, self._set(), self._set())
+        elif kind < 0.12:
+            moved = self._swap_devices(placement, *rng.sample(self.devices, 2))
+        else:
+            groups = self._set()
+            moved = _moved(placement, groups, self._target(placement, groups))
+        return self.problem.permitted(moved, placement)
 
-    def draw(self) -> Move:
-        """Return a random move."""
-        rng = self.rng
-        kind, device = rng.random(), rng.choice(self.devices)
-        if kind < 0.35 and self.units:
-            return self._to(rng.choice(self.units), device)
-        if kind < 0.6 and len(self.layers) > 1:
-            first, second = rng.sample(self.layers, 2)
-            return lambda placement: _exchanged(placement, first, second)
-        if kind < 0.75 and self.layers:
-            start = rng.randrange(len(self.layers))
-            return self._to([g for layer in self.layers[start:] for g in layer], device)
-        if kind < 0.85:
-            a, b = rng.sample(self.devices, 2)
-            return lambda placement: self._renamed(placement, a, b)
-        return self._to([rng.choice(self.free)], device)
+    def _set(self) -> Sequence[int]:
+        """Return a random set of one group, or a random set of a random level."""
+        if self.rng.random() < 0.25:
+            return self.rng.choice(self.singles)
+        return self.rng.choice(self.rng.choice(self.levels))
 
-    def _to(self, groups: Sequence[int], device: int) -> Move:
-        def move(placement: Placement) -> Placement:
-            devices = list(placement)
-            for g in groups:
-                devices[g] = device
-            return tuple(devices)
+    def _target(self, placement: Placement, groups: Sequence[int]) -> int:
+        """Return the device that a set moves to."""
+        kind = self.rng.random()
+        if kind < 0.5:
+            return self._neighboring(placement, groups)
+        return self.rng.choice(self.devices) if kind < 0.8 else self._least_loaded(placement)
 
-        return move
+    def _least_loaded(self, placement: Placement) -> int:
+        """Return the candidate device with the least seconds of work."""
+        loads = np.bincount(placement, self.work, len(self.problem.devices)) * self.slowdowns
+        return int(np.argmin(loads[: len(self.devices)]))
 
-    def _renamed(self, placement: Placement, a: int, b: int) -> Placement:
+    def _neighboring(self, placement: Placement, groups: Sequence[int]) -> int:
+        """Return the device of a random neighbor of a random group of a set.
+
+        Without a neighbor, or if its device is no candidate, return a random device.
+        """
+        near = self.neighbors[self.rng.choice(groups)]
+        device = placement[self.rng.choice(near)] if near else -1
+        return device if device in self.devices else self.rng.choice(self.devices)
+
+    @functools.cached_property
+    def neighbors(self) -> list[list[int]]:
+        """The groups with which each group shares a value, once for each value."""
+        near: list[list[int]] = [[] for _ in self.problem.fixed]
+        for value in self.problem.values:
+            a = self.problem.group[value.producer]
+            for b in dict.fromkeys(self.problem.group[user] for user in value.users):
+                if a != b:
+                    near[a].append(b)
+                    near[b].append(a)
+        return near
+
+    def _swap_devices(self, placement: Placement, a: int, b: int) -> Placement:
         """Return the placement with all free groups of two devices exchanged."""
         other = {a: b, b: a}
         return tuple(
@@ -91,17 +104,16 @@ class _Moves:
             for device, free in zip(placement, self.is_free, strict=True)
         )
 
+    @staticmethod
+    def _swap_sets(placement: Placement, first: Sequence[int], second: Sequence[int]) -> Placement:
+        """Return the placement with each set on the device of the other's first group."""
+        a, b = placement[first[0]], placement[second[0]]
+        return _moved(_moved(placement, first, b), second, a)
 
-def _exchanged(placement: Placement, first: Sequence[int], second: Sequence[int]) -> Placement:
-    """Return the placement with two layers on each other's devices: those of most of the groups."""
+
+def _moved(placement: Placement, groups: Sequence[int], device: int) -> Placement:
+    """Return the placement with groups on a device."""
     devices = list(placement)
-    homes = [_usual([placement[g] for g in layer]) for layer in (first, second)]
-    for layer, home in ((first, homes[1]), (second, homes[0])):
-        for g in layer:
-            devices[g] = home
+    for g in groups:
+        devices[g] = device
     return tuple(devices)
-
-
-def _usual(devices: Sequence[int]) -> int:
-    """Return the most frequent device."""
-    return max(sorted(set(devices)), key=devices.count)

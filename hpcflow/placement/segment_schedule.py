@@ -11,12 +11,13 @@ computed within this while (`plan/communication/message_coalescing.py`).
 
 from __future__ import annotations
 
+import bisect
 import collections
 import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hpcflow.placement.makespan import StepProblem
+from hpcflow.placement.step_problem import StepProblem
 
 # Kinds of events; at one time in this order.
 _READY, _ARRIVES, _LEAVES, _ENDS = range(4)
@@ -26,67 +27,108 @@ SMALL_BYTES = 64 << 10  # a larger value has its own message
 class _Segments:
     """The segments of a placed problem, in the order of their first operations.
 
-    `sends[op]` are the messages that leave behind an operation, which is the last one whose value
-    they carry; message m has `nbytes[m]` for the device `dest[m]`.
+    Segment s is on `device[s]` and computes for `load[s]` seconds, without the slowdown of the
+    device. `sends[s]` has its messages in the order of departure, each as a pair: for how many
+    seconds the segment has computed by then, and the number of the message. Message m has
+    `nbytes[m]` bytes and goes to the device `dest[m]`.
     """
 
     def __init__(self, problem: StepProblem, placement: Sequence[int]) -> None:
         where = [placement[g] for g in problem.group]
-        self.device: list[int] = []
-        self.operations: list[list[int]] = []
         self.problem = problem
+        self.device: list[int] = []
+        self.load: list[float] = []
         self.nbytes: list[int] = []
         self.dest: list[int] = []
         self._last: list[int] = []  # the last operation of each message
         self._clock = [0.0] * len(where)  # seconds of the segment when an operation ends
         self._numbers: dict[tuple[int, int], int] = {}  # (value, device) -> message
+        # (segment, device) -> small messages that may take more values: clock and number, sorted
         self._open: dict[tuple[int, int], list[tuple[float, int]]] = {}
-        waits, self.segment = [0] * len(where), [0] * len(where)
-        known: dict[tuple[int, int], int] = {}
-        before: list[set[int]] = []
-        arrivals: list[set[int]] = []
-        for op, device in enumerate(where):
-            near, far, mask = [], [], 0
-            for i in problem.inputs[op]:
-                producer = problem.producers[i]
-                if where[producer] == device:
-                    mask |= waits[producer]
-                    near.append(producer)
-                else:
-                    number = self._message(i, device)
-                    mask |= 1 << number
-                    far.append(number)
-            waits[op] = mask
-            s = known.setdefault((device, mask), len(known))
-            if s == len(self.device):
-                self.device.append(device)
-                self.operations.append([])
-                before.append(set())
-                arrivals.append(set())
-            self.segment[op] = s
-            earlier = self.operations[s][-1:]
-            before_op = self._clock[earlier[0]] if earlier else 0.0
-            self._clock[op] = before_op + problem.seconds[op]
-            self.operations[s].append(op)
-            before[s].update(self.segment[p] for p in near if self.segment[p] != s)
-            arrivals[s].update(far)
-        self.sends: dict[int, list[int]] = {}
-        for number, op in enumerate(self._last):
-            self.sends.setdefault(op, []).append(number)
-        self._set_followers(arrivals, before)
+        self._known: dict[tuple[int, int], int] = {}  # (device, messages waited for) -> segment
+        self._waits: list[int] = []  # the messages that each segment waits for, as bits
+        self._before: list[set[int]] = []
+        self._arrivals: list[set[int]] = []
+        self.segment = segment = [0] * len(where)
+        clock, load, waits = self._clock, self.load, self._waits
+        for op, (device, uses, seconds) in enumerate(
+            zip(where, problem.inputs_with_producers, problem.seconds, strict=True)
+        ):
+            s, others = -1, []
+            for _, producer in uses:  # most operations are in the last segment of their inputs
+                if where[producer] != device:
+                    s = -1
+                    break
+                other = segment[producer]
+                if s < 0:
+                    s = other
+                elif other != s:
+                    both = waits[s] | waits[other]
+                    if both == waits[other]:
+                        s, other = other, s
+                    elif both != waits[s]:
+                        s = -1
+                        break
+                    others.append(other)
+            if s < 0:
+                s = self._segment_of(device, where, uses)
+            elif others:
+                self._before[s].update(others)
+            segment[op] = s
+            load[s] = clock[op] = load[s] + seconds
+        self.sends: list[list[tuple[float, int]]] = [[] for _ in self.device]
+        for number in sorted(range(len(self.dest)), key=self._last.__getitem__):
+            op = self._last[number]
+            self.sends[segment[op]].append((self._clock[op], number))
+        self._set_followers()
 
-    def _set_followers(self, arrivals: list[set[int]], before: list[set[int]]) -> None:
+    def _segment_of(
+        self, device: int, where: Sequence[int], uses: Sequence[tuple[int, int]]
+    ) -> int:
+        """Return the segment of an operation, which may wait for messages or other segments."""
+        near = {self.segment[producer] for _, producer in uses if where[producer] == device}
+        far = [self._message(i, device) for i, producer in uses if where[producer] != device]
+        waits = 0
+        for s in near:
+            waits |= self._waits[s]
+        for number in far:
+            waits |= 1 << number
+        s = self._known.setdefault((device, waits), len(self.device))
+        if s == len(self.device):
+            self.device.append(device)
+            self.load.append(0.0)
+            self._waits.append(waits)
+            self._before.append(set())
+            self._arrivals.append(set())
+        near.discard(s)
+        self._before[s] |= near
+        self._arrivals[s].update(far)
+        return s
+
+    def _set_followers(self) -> None:
         """Keep what each segment waits for: messages and other segments."""
         self.count = count = len(self.dest)  # of messages
         # segments that each message, then each segment, lets begin
-        self.followers: list[list[int]] = [[] for _ in range(count + len(before))]
-        for s, numbers in enumerate(arrivals):
+        self.followers: list[list[int]] = [[] for _ in range(count + len(self.device))]
+        for s, (numbers, others) in enumerate(zip(self._arrivals, self._before, strict=True)):
             for number in numbers:
                 self.followers[number].append(s)
-            for other in before[s]:
+            for other in others:
                 self.followers[count + other].append(s)
-        self.pending = [len(a) + len(b) for a, b in zip(arrivals, before, strict=True)]
-        self.received = [len(numbers) for numbers in arrivals]  # messages of each segment
+        self.received = [len(numbers) for numbers in self._arrivals]  # messages of each segment
+        self.pending = [
+            count + len(others) for count, others in zip(self.received, self._before, strict=True)
+        ]
+
+    @staticmethod
+    def _open_message(near: list[tuple[float, int]], now: float, overhead: float) -> int:
+        """Return the first message at most `overhead` seconds from `now`; -1 if there is none.
+
+        `near` are sorted clocks and messages. Any two are further apart, so at most two are found.
+        """
+        at = max(0, bisect.bisect_left(near, (now - overhead, -1)) - 1)
+        found = [number for clock, number in near[at : at + 4] if abs(now - clock) <= overhead]
+        return min(found, default=-1)
 
     def _message(self, value: int, device: int) -> int:
         """Return the message by which a value comes to a device."""
@@ -94,22 +136,21 @@ class _Segments:
         if known is not None:
             return known
         producer, nbytes = self.problem.producers[value], self.problem.values[value].nbytes
-        now, handling = self._clock[producer], self.problem.links.handling
+        now, overhead = self._clock[producer], self.problem.links.overhead
         near = self._open.setdefault((self.segment[producer], device), [])
-        is_small = handling > 0 and nbytes <= SMALL_BYTES
-        for clock, number in near if is_small else ():
-            if abs(now - clock) <= handling:
-                self.nbytes[number] += nbytes
-                if now >= self._clock[self._last[number]]:
-                    self._last[number] = producer
-                break
+        is_small = overhead > 0 and nbytes <= SMALL_BYTES
+        number = self._open_message(near, now, overhead) if is_small else -1
+        if number >= 0:
+            self.nbytes[number] += nbytes
+            if now >= self._clock[self._last[number]]:
+                self._last[number] = producer
         else:
             number = len(self.dest)
             self.dest.append(device)
             self.nbytes.append(nbytes)
             self._last.append(producer)
             if is_small:
-                near.append((now, number))
+                bisect.insort(near, (now, number))
         self._numbers[value, device] = number
         return number
 
@@ -179,13 +220,12 @@ class _Simulation:
         s = queue.popleft()
         self.is_busy[device] = True
         problem, slowdown = self.problem, self.problem.devices[device].slowdown
-        handling = problem.links.handling
-        time += handling * self.segments.received[s]
-        for op in self.segments.operations[s]:
-            time += problem.seconds[op] * slowdown
-            for message in self.segments.sends.get(op, ()):
-                time += handling
-                heapq.heappush(self.events, (time, _LEAVES, message, device))
+        overhead = problem.links.overhead
+        time += overhead * self.segments.received[s]
+        for computed, message in self.segments.sends[s]:
+            time += overhead
+            heapq.heappush(self.events, (time + computed * slowdown, _LEAVES, message, device))
+        time += self.segments.load[s] * slowdown
         self.end = max(self.end, time + problem.devices[device].end)
         heapq.heappush(self.events, (time, _ENDS, s, 0))
 

@@ -20,6 +20,7 @@ from hpcflow.placement.least_squares import minimize
 from hpcflow.placement.parallel_strategy import TrainingSetup
 from hpcflow.placement.strategy_constants import LOG_DEVIATIONS, LOG_MIDDLES, NAMES
 from hpcflow.placement.strategy_costs import SetupColumns, columns, step_seconds
+from hpcflow.platform.quantity_text import format_excess
 
 Array = np.ndarray
 
@@ -104,7 +105,7 @@ def _check_fit(misses: Array) -> None:
     typical = float(np.mean(np.abs(misses)))
     if not typical < LARGEST_MISS:
         raise PlacementError(
-            f"measured times differ by {100 * np.expm1(min(typical, 99.0)):.0f} % from any fit",
+            f"measured times differ by {format_excess(np.expm1(min(typical, 99.0)))} from any fit",
             hint="check times, sizes of the models and degrees of the rows",
         )
 

@@ -15,13 +15,14 @@ A file describes a topology as JSON:
 `count` equal racks or nodes follow each other, 1 by default. Ranks are numbered in this order.
 `speed` is relative to the predicted times of operations, of all ranks of a node or of each.
 `memory_bytes` and `gpus` are those of one rank. Absent: one rack, no limit of an uplink or of
-memory, speed 1, no GPU.
+memory, speed 1, no GPU. Numbers outside of the ranges below are errors.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +32,12 @@ from hpcflow.platform.record_files import read_json_object
 
 FORMAT = "hpcflow-topology-1"
 MOST_RANKS = 1 << 20
+MOST_GPUS = 1024  # of a rank
+# Accepted numbers: what lies outside is a wrong unit.
+RATES = (1e3, 1e15)  # bytes per second
+LATENCIES = (0.0, 10.0)  # seconds
+SPEEDS = (1e-3, 1e3)
+MEMORY = (1e6, 1e18)  # bytes of a rank
 
 LinkKind = Literal["memory", "send", "receive", "uplink out", "uplink in"]
 
@@ -135,7 +142,7 @@ def read_topology(path: Path) -> Topology:
 
 def read_description(path: Path) -> dict[str, Any]:
     """Read the JSON object of a topology, which `topology_of` takes. Errors: as `read_topology`."""
-    data = read_json_object(path)
+    data = read_json_object(path, unique=True)
     if data is None:
         raise DataError(f"there is no file of a topology at {path}", hint="give the path of one")
     try:
@@ -161,16 +168,16 @@ def topology_of(data: Mapping[str, Any]) -> Topology:
     }
     for rack, place in _repeated(data, "racks", ""):
         _check_names(rack, place, {"count", "uplink_bytes_per_s", "nodes"})
-        columns["uplinks"].append(_number(rack, "uplink_bytes_per_s", place, math.inf))
+        columns["uplinks"].append(_number(rack, "uplink_bytes_per_s", place, math.inf, RATES))
         for node, where in _repeated(rack, "nodes", place):
             _add_node(node, where, columns)
     if not columns["nodes"]:
         raise PlacementError("racks: there is no rank")
     return Topology(
         **{name: tuple(values) for name, values in columns.items()},
-        latency=_number(data, "latency_s", "", Topology.latency, least=0.0),
-        memory_bandwidth=_number(data, "memory_bytes_per_s", "", Topology.memory_bandwidth),
-        memory_latency=_number(data, "memory_latency_s", "", Topology.memory_latency, least=0.0),
+        latency=_number(data, "latency_s", "", Topology.latency, LATENCIES),
+        memory_bandwidth=_number(data, "memory_bytes_per_s", "", Topology.memory_bandwidth, RATES),
+        memory_latency=_number(data, "memory_latency_s", "", Topology.memory_latency, LATENCIES),
     )
 
 
@@ -178,7 +185,7 @@ def _add_node(node: Mapping[str, Any], place: str, columns: dict[str, list[Any]]
     """Add a node, which belongs to the last rack, and its ranks."""
     names = {"count", "ranks", "bytes_per_s", "speed", "memory_bytes", "gpus"}
     _check_names(node, place, names)
-    ranks = _count(node, "ranks", place)
+    ranks = _count(node, "ranks", place, (1, MOST_RANKS))
     if len(columns["nodes"]) + ranks > MOST_RANKS:
         raise PlacementError(f"{place}ranks: more than {MOST_RANKS:,} ranks together")
     speeds = node.get("speed", 1.0)
@@ -186,12 +193,12 @@ def _add_node(node: Mapping[str, Any], place: str, columns: dict[str, list[Any]]
         speeds = [speeds] * ranks
     if len(speeds) != ranks:
         raise PlacementError(f"{place}speed: {len(speeds)} numbers for {ranks} ranks")
-    columns["speeds"] += [_number({"speed": one}, "speed", place) for one in speeds]
+    columns["speeds"] += [_number({"speed": one}, "speed", place, 1.0, SPEEDS) for one in speeds]
     columns["nodes"] += [len(columns["ports"])] * ranks
-    columns["memory"] += [_number(node, "memory_bytes", place, math.inf)] * ranks
-    columns["gpus"] += [_count(node, "gpus", place, 0)] * ranks
+    columns["memory"] += [_number(node, "memory_bytes", place, math.inf, MEMORY)] * ranks
+    columns["gpus"] += [_count(node, "gpus", place, (0, MOST_GPUS))] * ranks
     columns["racks"].append(len(columns["uplinks"]) - 1)
-    columns["ports"].append(_number(node, "bytes_per_s", place, 1.25e10))
+    columns["ports"].append(_number(node, "bytes_per_s", place, 1.25e10, RATES))
 
 
 def _repeated(
@@ -205,7 +212,7 @@ def _repeated(
         if not isinstance(row, dict):
             raise PlacementError(f"{place}{name}[{i}] is no object")
         where = f"{place}{name}[{i}]."
-        for _ in range(_count(row, "count", where)):
+        for _ in range(_count(row, "count", where, (1, MOST_RANKS))):
             yield row, where
 
 
@@ -216,19 +223,26 @@ def _check_names(data: Mapping[str, Any], place: str, known: set[str]) -> None:
 
 
 def _number(
-    data: Mapping[str, Any], name: str, place: str, default: float = 1.0, least: float = 1e-12
+    data: Mapping[str, Any], name: str, place: str, default: float, limits: tuple[float, float]
 ) -> float:
-    value = data.get(name, default)
+    """Return a number within `limits`; the default if there is none. Errors: PlacementError."""
+    if name not in data:
+        return default
+    value, (least, most) = data[name], limits
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not value >= least or (math.isinf(value) and name in data):
-        raise PlacementError(f"{place}{name} is {value!r}, no positive number")
+    if not is_number or not least <= value <= most:
+        raise PlacementError(f"{place}{name} is {_shown(value)}: give {least:g} to {most:g}")
     return float(value)
 
 
-def _count(data: Mapping[str, Any], name: str, place: str, default: int = 1) -> int:
-    value = data.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_RANKS:
-        raise PlacementError(f"{place}{name} is {value!r}, no number of them")
-    if value == 0 and default:
-        raise PlacementError(f"{place}{name} is 0: leave out what there is none of")
+def _count(data: Mapping[str, Any], name: str, place: str, limits: tuple[int, int]) -> int:
+    """Return an integer within `limits`; the least one if there is none. Errors: as `_number`."""
+    (least, most), value = limits, data.get(name, limits[0])
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise PlacementError(f"{place}{name} is {_shown(value)}: give {least:,} to {most:,}")
     return value
+
+
+def _shown(value: object) -> str:
+    """The text of a JSON value, shortened if it is long."""
+    return reprlib.repr(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from hpcflow.errors import GraphError
-from hpcflow.plan.ir.program import Partition, Program
+from hpcflow.plan.ir.program import Partition, Plan, Program
 from hpcflow.plan.verification.effect_verifier import check_effects
 
 
@@ -29,11 +29,11 @@ class Form(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One pass: `run(value, of)` returns `value` in the form `gives`.
+    """One pass: `run(value, context)` takes a value in the form `takes`, returns it in `gives`.
 
-    `of` is the run of the passes: a `Planning` or a `Lowering`. `rationale` says why the pass is
-    there, `holds` what is true after it. The pass runs where `on(of)` is true; `when` says so in
-    words. A pass with `in_bodies` also runs on the programs of loops and branches.
+    `context` is a `PassContext`. `rationale` says why the pass is there, `holds` what is true after
+    it. The pass runs if `on(context)` is true; `when` says so in words. A pass with `in_bodies`
+    also runs on the programs of loops and branches.
     """
 
     name: str
@@ -58,8 +58,8 @@ class Pass:
 Watch = Callable[[Pass, str, Any, Any, float], None]  # pass, what it ran on, before, after, seconds
 
 
-class Run(Protocol):
-    """A run of passes in order: the planning of a step, or the lowering of a partition."""
+class PassContext(Protocol):
+    """What passes share: a `Planning` of a step, a `Lowering` or `Generation` of a partition."""
 
     @property
     def verify(self) -> bool:
@@ -75,41 +75,41 @@ class Run(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainRun:
-    """A run of passes that need no more than their value."""
+class PlainContext:
+    """The context of passes that need no more than their value."""
 
     verify: bool = False
     watch: Watch | None = None
     subject: str = ""
 
 
-def through(rows: Iterable[Pass], value: Any, run: Run) -> Any:
+def run_passes(rows: Iterable[Pass], value: Any, context: PassContext) -> Any:
     """Return `value` after all of these passes that are on.
 
-    Errors: VerifyError if a pass lost an effect and `run.verify` is set.
+    Errors: VerifyError if a pass lost an effect and `context.verify` is set.
     """
     for row in rows:
-        if row.on(run):
-            value = apply(row, value, run)
+        if row.on(context):
+            value = run_pass(row, value, context)
     return value
 
 
-def apply(row: Pass, value: Any, run: Run) -> Any:
-    """Run one pass; verify and record it if `run` asks for it."""
-    if run.watch is None and not run.verify:
-        return row.run(value, run)
+def run_pass(row: Pass, value: Any, context: PassContext) -> Any:
+    """Run one pass; verify and record it if `context` asks for it."""
+    if context.watch is None and not context.verify:
+        return row.run(value, context)
     start = time.perf_counter()
-    new = row.run(value, run)
+    new = row.run(value, context)
     seconds = time.perf_counter() - start
-    checked = run.verify and row.keeps_effects
+    checked = context.verify and row.keeps_effects
     if (
         checked
         and isinstance(value, (Program, Partition))
-        and isinstance(new, (Program, Partition))
+        and isinstance(new, (Program, Partition, Plan))
     ):
         check_effects(row.name, value, new)
-    if run.watch is not None:
-        run.watch(row, run.subject, value, new, seconds)
+    if context.watch is not None:
+        context.watch(row, context.subject, value, new, seconds)
     return new
 
 
@@ -120,11 +120,11 @@ def find_passes(name: str, rows: Sequence[Pass]) -> list[Pass]:
     """
     matches = [row for row in rows if name in (row.name, row.base)]
     if not matches:
-        raise unknown(name, rows)
+        raise unknown_pass_error(name, rows)
     return matches
 
 
-def unknown(name: str, rows: Sequence[Pass], line: str | None = None) -> GraphError:
+def unknown_pass_error(name: str, rows: Sequence[Pass], line: str | None = None) -> GraphError:
     """Return the error for a name that no pass has; it lists similar names."""
     names = [row.name for row in rows]
     near = difflib.get_close_matches(name, names, 4, 0.5)

@@ -26,6 +26,7 @@ VARIABLES = (
 SPIN_COUNT = 3_000
 # "number variable variable ...", as chosen here: child processes inherit these variables, and must
 # not take them for the user's.
+MOST_DIGITS = 9  # of a number of threads
 CHOSEN = "_HPCFLOW_THREADS"
 
 
@@ -43,7 +44,8 @@ class CpuCores:
 class ThreadChoice:
     """Pool size of this rank, its number of cores, the reason, and a warning.
 
-    With `is_late` NumPy was imported before, so that its BLAS pool has another size.
+    With `is_late` NumPy was imported before, so that its BLAS pool has another size. `is_given`
+    says whether the user has set the number.
     """
 
     threads: int
@@ -51,26 +53,32 @@ class ThreadChoice:
     reason: str
     warning: str | None = None
     is_late: bool = False
+    is_given: bool = False
 
 
 def set_up_threads(
-    environ: MutableMapping[str, str] = os.environ, cores: CpuCores | None = None
+    environ: MutableMapping[str, str] = os.environ,
+    cores: CpuCores | None = None,
+    local_size: int | None = None,
 ) -> ThreadChoice:
     """Choose the number of threads and their spin count; set the variables not set by the user.
 
     Precedence: `HPCFLOW_THREADS`, then the user's `OMP_NUM_THREADS` and similar variables, then the
-    rank's share of the cores. Call it before numpy is imported: pools are sized when they load.
+    rank's share of the cores, which `local_size` ranks have: by default as many as the launcher
+    says. Call it before numpy is imported: pools are sized when they load.
     """
     cores = cores or find_cores(environ)
     place = launcher_detection.detect_launcher(environ)
-    local_size = (place.local_size if place is not None else None) or 1
+    local_size = local_size or (place.local_size if place is not None else None) or 1
     number, *names = environ.get(CHOSEN, "0").split()
     ours = dict.fromkeys(names, number)
     users = {v: environ[v] for v in VARIABLES if v in environ and environ[v] != ours.get(v)}
     # Masks that together exceed the job's CPUs overlap: `sharing` ranks share each CPU.
     sharing = max(1, -(-cores.mask * local_size // cores.owned))
     share = max(1, cores.mask // cores.siblings // sharing)
-    if environ.get("HPCFLOW_THREADS", "0") != "0":
+    is_setting = environ.get("HPCFLOW_THREADS", "0") != "0"
+    is_given = is_setting or bool(users)
+    if is_setting:
         threads, why = _number("HPCFLOW_THREADS", environ["HPCFLOW_THREADS"]), "HPCFLOW_THREADS"
         users = {}
     elif users:
@@ -87,13 +95,23 @@ def set_up_threads(
     warning = _late_import_warning(threads) if is_late else None
     if warning is None and why == "one core":
         warning = _narrow_mask_warning(cores, environ)
-    return ThreadChoice(threads, max(1, cores.mask // cores.siblings), why, warning, is_late)
+    own_cores = max(1, cores.mask // cores.siblings)
+    return ThreadChoice(threads, own_cores, why, warning, is_late, is_given)
 
 
 @functools.cache
 def chosen_threads() -> ThreadChoice:
     """The threads that `import hpcflow` chose for this process, before numpy was imported."""
     return set_up_threads()
+
+
+def planned_threads(ranks: int, threads: int = 0) -> int:
+    """The threads that each of `ranks` ranks would choose if all were on this machine.
+
+    `threads` is the setting, 0 if it is not given.
+    """
+    environ = {**os.environ, **({"HPCFLOW_THREADS": str(threads)} if threads else {})}
+    return set_up_threads(environ, local_size=ranks).threads
 
 
 def thread_shares(ranks: int) -> list[int]:
@@ -155,7 +173,7 @@ def _late_import_warning(threads: int) -> str | None:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.strip().isdigit() or int(text) < 1:
+    if not text.strip().isdecimal() or len(text) > MOST_DIGITS or int(text) < 1:
         raise HpcflowError(
             f"{name}={text!r} is not a number of threads", hint=f"unset {name} or give 1 or more"
         )

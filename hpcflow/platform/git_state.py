@@ -28,7 +28,9 @@ def _git(folder: str, *words: str) -> str | None:
 
     command = ["git", "-C", folder, "--no-optional-locks", *words]
     try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        completed = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return completed.stdout.strip("\n") if completed.returncode == 0 else None

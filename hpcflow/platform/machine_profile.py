@@ -22,7 +22,8 @@ from hpcflow.errors import HpcflowError
 from hpcflow.platform import file_locks
 from hpcflow.platform.artifact_cache import COSTS, cache_place
 from hpcflow.platform.measured_costs import CollectiveCost, LinkCost, OperationCost
-from hpcflow.platform.measured_steps import StepCost
+from hpcflow.platform.measured_step_costs import StepCost
+from hpcflow.platform.measured_waits import WaitCost
 from hpcflow.platform.rank_logging import logger
 from hpcflow.platform.record_files import read_json_object, unreadable_error
 from hpcflow.platform.terminal_escaping import escape_line
@@ -53,6 +54,7 @@ class MachineProfile:
     links: tuple[LinkCost, ...] = ()
     collectives: tuple[CollectiveCost, ...] = ()
     steps: tuple[StepCost, ...] = ()
+    waits: tuple[WaitCost, ...] = ()
 
     def merged(self, other: MachineProfile) -> MachineProfile:
         """The rows of both; those with equal keys become one."""
@@ -63,6 +65,7 @@ class MachineProfile:
             _merged_rows((*self.links, *other.links)),
             _merged_rows((*self.collectives, *other.collectives)),
             tuple(sorted(steps, key=lambda row: -row.updated)[:MOST_STEPS]),
+            _merged_rows((*self.waits, *other.waits)),
         )
 
     def as_data(self) -> dict[str, Any]:
@@ -74,18 +77,21 @@ class MachineProfile:
     def from_data(cls, data: Mapping[str, Any]) -> MachineProfile:
         """The inverse of `as_data`. Errors: ValueError if a table or row is malformed.
 
-        A profile that was written before there were rows of steps has none.
+        A profile that was written before there were rows of steps or waits has none.
         """
-        tables = [{"steps": [], **data}.get(field.name) for field in dataclasses.fields(cls)]
+        tables = [
+            {"steps": [], "waits": [], **data}.get(field.name) for field in dataclasses.fields(cls)
+        ]
         if not all(isinstance(table, list) for table in tables):
             raise ValueError("a table is missing")
-        operations, links, collectives, steps = tables
+        operations, links, collectives, steps, waits = tables
         return cls().merged(
             cls(
                 tuple(map(OperationCost.from_data, operations or ())),
                 tuple(map(LinkCost.from_data, links or ())),
                 tuple(map(CollectiveCost.from_data, collectives or ())),
                 tuple(map(StepCost.from_data, steps or ())),
+                tuple(map(WaitCost.from_data, waits or ())),
             )
         )
 
@@ -113,6 +119,14 @@ class ProfileFile:
         except (ValueError, OverflowError, RecursionError) as error:
             raise unreadable_error(self.path, str(error)) from None
 
+    def read_or_warn(self, otherwise: str) -> MachineProfile:
+        """The profile; an empty one if it cannot be read, with a warning that tells `otherwise`."""
+        try:
+            return self.read()
+        except HpcflowError as error:
+            _warn(f"{error.message}: {otherwise}")
+            return MachineProfile()
+
     def add(self, measured: MachineProfile) -> bool:
         """Add rows to the file; False, with a warning, if it cannot be written.
 
@@ -121,7 +135,7 @@ class ProfileFile:
         lock = self.path.with_name(f".{self.path.stem[:16]}.lock")
         try:
             with file_locks.exclusive(lock, "the machine profile", PATIENCE_S):
-                self._write(self._known().merged(measured))
+                self._write(self.read_or_warn("it is replaced").merged(measured))
         except OSError as error:
             _warn(f"measured costs are not kept in {self.path}: {error.strerror or error}")
             return False
@@ -134,13 +148,6 @@ class ProfileFile:
         except FileNotFoundError:
             return False
         return True
-
-    def _known(self) -> MachineProfile:
-        try:
-            return self.read()
-        except HpcflowError as error:
-            _warn(f"{error.message}: it is replaced")
-            return MachineProfile()
 
     def _write(self, profile: MachineProfile) -> None:
         data = {"format": FORMAT, "machine": self.machine, **profile.as_data()}

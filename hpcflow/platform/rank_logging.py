@@ -221,7 +221,7 @@ def set_up_logging(rank: int, size: int, run_dir: str = "", log_files: bool = Fa
             file = logging.FileHandler(path, encoding="utf-8")
         except OSError as error:
             raise LaunchError(
-                f"the log {path!r} cannot be written: {error}",
+                f"the log {path!r} cannot be written: {error.strerror or error}",
                 hint="free it, or leave out the setting log_files",
             ) from error
         file.setFormatter(_recent_lines.formatter)
@@ -300,7 +300,7 @@ def write_last_lines(text: str) -> None:
         with open(os.path.join(run_dir, f"rank-{rank}.log"), "a", encoding="utf-8") as file:
             file.write("\n".join(lines).rstrip("\n") + "\n")
     except OSError as error:  # the first failure is on stderr already
-        sys.stderr.write(f"hpcflow: rank-{rank}.log cannot be written: {error}\n")
+        sys.stderr.write(f"hpcflow: rank-{rank}.log cannot be written: {error.strerror or error}\n")
 
 
 def warning_counts() -> dict[str, int]:

@@ -51,23 +51,35 @@ def read_text(path: Path, max_bytes: int = MOST_BYTES) -> str | None:
         raise unreadable_error(path, f"it is no UTF-8 text (at byte {error.start:,})") from None
 
 
-def read_json_object(path: Path, max_bytes: int = MOST_BYTES) -> dict[str, Any] | None:
+def read_json_object(
+    path: Path, max_bytes: int = MOST_BYTES, unique: bool = False
+) -> dict[str, Any] | None:
     """The object in a JSON file; None if the file does not exist.
 
     Errors: HpcflowError naming the file if it cannot be read, has more than `max_bytes` bytes, or
-            is not a JSON object.
+            is not a JSON object; with `unique`, also if an object has a name twice.
     """
     text = read_text(path, max_bytes)
     if text is None:
         return None
     try:
-        parsed = json.loads(text)
+        parsed = json.loads(text, object_pairs_hook=_unique_names if unique else None)
     except (ValueError, RecursionError) as error:
         reason = "it is empty" if not text.strip() else f"it is no JSON ({error})"
         raise unreadable_error(path, reason) from None
     if not isinstance(parsed, dict):
         raise unreadable_error(path, "it is no JSON of an object")
     return parsed
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Errors: ValueError if it has a name twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"an object has the name {name!r} twice")
+        found[name] = value
+    return found
 
 
 def unreadable_error(path: str | os.PathLike[str], reason: str) -> HpcflowError:

@@ -45,7 +45,9 @@ class CallbackWait:
         return self.over
 
     def cancel(self) -> None:
-        """Cancel the wait."""
+        """Cancel the wait, unless it is complete: its step counts each wait once."""
+        if self.over:
+            return
         self.over = True
         if self.then is not None:
             self.instance.link.executor.inbox.append(self.then)

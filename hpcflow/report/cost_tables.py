@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.profile_costs import ProfiledOperation, log_ratio, percent
-from hpcflow.plan.cost.step_correction import LeftOut, left_out, seconds_by
+from hpcflow.plan.cost.step_correction import HeldOutRow, cross_validation, seconds_from_rows
 from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.platform.machine_profile import MachineProfile
 from hpcflow.platform.measured_costs import OperationCost, SampleSummary
+from hpcflow.platform.quantity_text import format_excess, format_seconds, rounded_bytes
 from hpcflow.platform.terminal_escaping import escape_line
-from hpcflow.report.run_tables import bytes_text
 
 MOST_WORST = 10  # operations of a run that are named
 MOST_TITLE = 60  # characters of a type in a table
@@ -51,7 +51,7 @@ def profile_data(profile: MachineProfile) -> list[dict[str, Any]]:
     for (type_, device), rows in types.items():
         errors = []
         if len({(r.key.dtypes, r.key.flops, r.key.nbytes) for r in rows}) > 1:
-            errors = [log_ratio(costs.left_out(r).median, r.seconds.median) for r in rows]
+            errors = [log_ratio(costs.held_out(r).median, r.seconds.median) for r in rows]
         data.append(
             {
                 "type": type_,
@@ -65,16 +65,41 @@ def profile_data(profile: MachineProfile) -> list[dict[str, Any]]:
     return sorted(data, key=lambda row: -row["seconds"])
 
 
+def threads_data(profile: MachineProfile) -> list[dict[str, Any]]:
+    """An object for each number of threads and kind of device: rows, their types and calls."""
+    groups: dict[tuple[int, str], list[OperationCost]] = {}
+    for row in profile.operations:
+        groups.setdefault((row.key.threads, row.key.device), []).append(row)
+    return [
+        {
+            "threads": threads,
+            "device": device,
+            "rows": len(rows),
+            "types": len({row.key.type for row in rows}),
+            "calls": sum(row.seconds.count for row in rows),
+        }
+        for (threads, device), rows in sorted(groups.items())
+    ]
+
+
 def profile_text(profile: MachineProfile) -> str:
-    """The tables of a profile: operations, links, collectives and steps."""
+    """The tables of a profile: operations, links, collectives, waits and steps."""
     parts = []
     rows = [
         (_title(row["type"]), row["device"], f"{row['rows']:,}", f"{row['calls']:,}",
-         f"{row['seconds']:.3g}", _percent(row["error_median"]), _percent(row["error_90"]))
+         format_seconds(row["seconds"]), _percent(row["error_median"]), _percent(row["error_90"]))
         for row in profile_data(profile)
     ]  # fmt: skip
-    header = ("operation", "device", "rows", "calls", "seconds", "error, median", "90 %")
+    header = ("operation", "device", "rows", "calls", "time", "error, median", "90 %")
     parts.append(format_table(header, rows) if rows else "no operation was measured")
+    threads: list[tuple[str, ...]] = [
+        (f"{row['threads']:,}", escape_line(row["device"]),
+         *(f"{row[name]:,}" for name in ("rows", "types", "calls")))
+        for row in threads_data(profile)
+    ]  # fmt: skip
+    if threads:
+        names = ("threads of a rank", "device", "rows", "types", "calls")
+        parts.append(format_table(names, threads))
     links: list[tuple[str, ...]] = [
         (link.key, f"{link.latency_s.count:,}", _micro(link.latency_s), _rate(link.bytes_per_s))
         for link in profile.links
@@ -83,14 +108,24 @@ def profile_text(profile: MachineProfile) -> str:
         parts.append(format_table(("link", "measured", "latency", "each way"), links))
     collectives: list[tuple[str, ...]] = [
         (escape_line(row.key.type), f"{row.key.ranks:,}", f"{row.key.nodes:,}",
-         bytes_text(row.key.nbytes), f"{row.seconds.count:,}", _micro(row.seconds))
+         rounded_bytes(row.key.nbytes), f"{row.seconds.count:,}", _micro(row.seconds))
         for row in sorted(profile.collectives, key=lambda row: row.key)
     ]  # fmt: skip
     if collectives:
         columns = ("collective", "ranks", "nodes", "bytes", "measured", "time")
         parts.append(format_table(columns, collectives))
+    waits: list[tuple[str, ...]] = [
+        (row.key.policy, format_seconds(row.key.waited_us / 1e6), f"{row.seconds.count:,}",
+         _micro(row.seconds), format_seconds(row.seconds.quantile(0.9)))
+        for row in sorted(profile.waits, key=lambda row: row.key)
+    ]  # fmt: skip
+    if waits:
+        named = ("waiting on", "after", "measured", "goes on, median", "90 %")
+        parts.append(format_table(named, waits))
     if profile.steps:
-        parts.append(_steps_text(left_out(profile.steps, seconds_by(profile.operations))))
+        parts.append(
+            _steps_text(cross_validation(profile.steps, seconds_from_rows(profile.operations)))
+        )
     return "\n\n".join(parts)
 
 
@@ -99,7 +134,7 @@ def steps_data(profile: MachineProfile) -> list[dict[str, Any]]:
 
     `corrected_s` is that of the learned correction, `uncorrected_s` the sum of operations.
     """
-    found = left_out(profile.steps, seconds_by(profile.operations))
+    found = cross_validation(profile.steps, seconds_from_rows(profile.operations))
     return [
         {
             **one.row.key._asdict(),
@@ -112,16 +147,16 @@ def steps_data(profile: MachineProfile) -> list[dict[str, Any]]:
     ]
 
 
-def _steps_text(found: Sequence[LeftOut]) -> str:
+def _steps_text(found: Sequence[HeldOutRow]) -> str:
     """The table of measured steps, and the mean errors without and with the correction."""
     rows: list[tuple[str, ...]] = [
         (_title(one.row.script), f"{one.row.key.ranks:,}", f"{one.row.key.threads:,}",
-         f"{one.row.work.count:,}", *map(_milli, one[1:]))
+         f"{one.row.work.count:,}", *map(format_seconds, one[1:]))
         for one in found
     ]  # fmt: skip
     before = statistics.fmean(log_ratio(one.uncorrected, one.measured) for one in found)
     after = statistics.fmean(log_ratio(one.corrected, one.measured) for one in found)
-    head = ("script", "ranks", "threads", "measured", "own work ms", "uncorrected", "corrected")
+    head = ("script", "ranks", "threads", "measured", "own work", "uncorrected", "corrected")
     return (
         f"{format_table(head, rows)}\n"
         f"mean error {_percent(percent(before))}; corrected by the other programs "
@@ -171,7 +206,7 @@ def run_text(predicted: Sequence[PredictedOperation]) -> str:
     """The tables of a run: by type of operation, and the worst predictions."""
     rows: list[tuple[str, ...]] = [
         (_title(row["type"]), f"{row['operations']:,}", f"{row['calls']:,}",
-         _milli(row["measured_s"]), _milli(row["predicted_s"]),
+         format_seconds(row["measured_s"]), format_seconds(row["predicted_s"]),
          _percent(row["error_median"]), _percent(row["error_90"]), ", ".join(row["sources"]))
         for row in run_data(predicted)
     ]  # fmt: skip
@@ -180,16 +215,16 @@ def run_text(predicted: Sequence[PredictedOperation]) -> str:
         sum(o.predicted_total_s for o in predicted),
     )
     rows.append(("all", f"{len(predicted):,}", f"{sum(o.calls for o in predicted):,}",
-                 *map(_milli, total), "", "", ""))  # fmt: skip
-    header = ("operation", "ops", "calls", "measured ms", "predicted ms", "error, median", "90 %",
+                 *map(format_seconds, total), "", "", ""))  # fmt: skip
+    header = ("operation", "ops", "calls", "measured", "predicted", "error, median", "90 %",
               "from")  # fmt: skip
     worst = [
         (escape_line(o.name), _title(o.type), f"{o.rank}", f"{o.calls:,}",
-         f"{o.measured_s * 1e6:.4g}", f"{o.predicted_s * 1e6:.4g}", _percent(percent(o.error)),
+         format_seconds(o.measured_s), format_seconds(o.predicted_s), _percent(percent(o.error)),
          o.source)
         for o in predicted[:MOST_WORST]
     ]  # fmt: skip
-    head = ("most time mispredicted", "type", "rank", "calls", "measured us", "predicted us",
+    head = ("most time mispredicted", "type", "rank", "calls", "measured", "predicted",
             "error", "from")  # fmt: skip
     return f"{format_table(header, rows)}\n\n{format_table(head, worst)}"
 
@@ -208,16 +243,12 @@ def _title(text: str) -> str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g} %"
-
-
-def _milli(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"
+    return "-" if value is None else format_excess(value / 100)
 
 
 def _micro(seconds: SampleSummary) -> str:
-    return f"{seconds.median * 1e6:.4g} us"
+    return format_seconds(seconds.median)
 
 
 def _rate(rate: SampleSummary) -> str:
-    return f"{bytes_text(rate.median)}/s"
+    return f"{rounded_bytes(rate.median)}/s"

@@ -14,7 +14,7 @@ from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.static_shape import shape_text
 from hpcflow.plan.ir.program import Cluster, Node, Partition, Plan, Ref
 from hpcflow.plan.listing.picture_groups import picture_of
-from hpcflow.plan.listing.plan_text import format_bytes
+from hpcflow.platform.quantity_text import format_bytes
 from hpcflow.report.html_elements import Html, element, joined, table
 from hpcflow.report.plan_svg import svg_of
 

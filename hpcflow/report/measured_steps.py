@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcflow.errors import DataError, HpcflowError
 from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.report.run_summary import RESULT
 from hpcflow.train.run_records import PACES, read_rows
 
+if TYPE_CHECKING:
+    from hpcflow.placement.job_replay import ReplicaClass
+
 PACE_COLUMNS = ("seconds", "step", "work", "wait")  # of each row
+MOST_SPEEDS = 16  # classes of replicas with different speeds
 MOST_VALUE, MOST_WORKERS = 1e15, 1 << 16  # of paces.csv: more is damage
 
 
@@ -54,6 +60,19 @@ class MeasuredSteps:
     def median(self) -> float:
         """The median time of a step."""
         return statistics.median(self.steps)
+
+    def classes(self, replicas: int) -> list[ReplicaClass]:
+        """Return the speeds of the workers as those of `replicas` replicas."""
+        from hpcflow.placement.job_replay import ReplicaClass  # a page of a job replays nothing
+
+        medians = sorted(statistics.median(rows) for rows in self.work.values())
+        middle = statistics.median(medians)
+        count = min(len(medians), replicas, MOST_SPEEDS)
+        factors = [medians[(2 * i + 1) * len(medians) // (2 * count)] / middle
+                   for i in range(count)] if middle else [1.0]  # fmt: skip
+        cuts = [replicas * i // len(factors) for i in range(len(factors) + 1)]
+        sizes = [b - a for a, b in itertools.pairwise(cuts)]
+        return [ReplicaClass(*pair) for pair in zip(sizes, factors, strict=True)]
 
 
 def measured_steps(folder: Path) -> MeasuredSteps:

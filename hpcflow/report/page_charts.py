@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.report.html_elements import Html, data_script, element
 
 WIDTH, HEIGHT = 640, 260
@@ -167,11 +168,11 @@ def kind_class(kinds: Sequence[str], kind: int) -> str:
 
 
 def _seconds_said(values: Sequence[float], words: Sequence[str]) -> str:
-    """The seconds of a bar as `work 0.589, input 18.3 s`; without words their sum."""
+    """The times of a bar as `work 589 ms, input 18.3 s`; without words their sum."""
     if not words:
-        return f"{sum(values):.3g} s"
+        return f"{format_seconds(sum(values))}"
     pairs = zip(words, values, strict=False)
-    return ", ".join(f"{word} {value:.3g}" for word, value in pairs if value > 0) + " s"
+    return ", ".join(f"{word} {format_seconds(value)}" for word, value in pairs if value > 0)
 
 
 def _cut(name: str, most: int) -> str:

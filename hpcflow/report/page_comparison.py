@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.report.html_elements import Html, element, joined, table
 from hpcflow.report.page_charts import COLORS, Series, line_chart
 from hpcflow.report.run_baseline import NO_BASELINE, Baseline
 from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import RunSummary, ScalingCurve
-from hpcflow.report.run_tables import duration, first_step_text
+from hpcflow.report.run_tables import first_step_text
 from hpcflow.report.run_view import RunView
 from hpcflow.report.scaling_points import ScalingPoint, interval_text
 
@@ -27,7 +28,7 @@ def comparison_sections(
             view.run.servers or "-",
             view.run.batch or "-",
             f"{view.run.steps:,}",
-            duration(view.run.seconds),
+            format_seconds(view.run.seconds),
             f"{view.run.rate:,.0f}" if view.run.rate else "-",
             view.limited_by,
         ]

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from hpcflow.platform.quantity_text import format_seconds, rounded_bytes
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.html_elements import Html, element, joined, table, unbroken, with_code
 from hpcflow.report.page_charts import bar_chart
 from hpcflow.report.page_diagrams import Mark, roofline
 from hpcflow.report.page_task_diagram import ServerBytes, ring_diagram, servers_diagram
 from hpcflow.report.run_directory_reader import has_type
-from hpcflow.report.run_tables import bytes_text, duration, traffic_table
+from hpcflow.report.run_tables import traffic_table
 from hpcflow.report.run_view import RunView, number_of
 from hpcflow.report.wait_heat_map import png_uri
 
@@ -45,7 +46,8 @@ def limits_section(view: RunView) -> Html | None:
     whose = "" if count < 2 else ", of a worker on average" if count == 2 else (
         f", the median of {count:,} workers")  # fmt: skip
     where = "see the operations below" if _heaviest(view) else "`hpcflow run --profile` tells more"
-    said = f"computing {computing:.3g} s ({computing / view.run.seconds:.0%}){whose}; {where}"
+    share = f"{format_seconds(computing)} ({computing / view.run.seconds:.0%})"
+    said = f"computing {share}{whose}; {where}"
     items.append(element("li", element("b", "the rest: "), *_told(said)))
     return joined([element("h2", "What the time went to"), element("ul", *items, class_="limits")])
 
@@ -122,11 +124,9 @@ def _waiting_said(shares: Sequence[float]) -> str:
 def _end_said(view: RunView) -> str:
     """The end of the axis of the map; records may begin before the first step."""
     assert view.map is not None
-    end = duration(view.map.seconds)
-    if end == duration(view.run.seconds):
-        return end
+    end, run = format_seconds(view.map.seconds), format_seconds(view.run.seconds)
     return (
-        f"{end} since the session began, {duration(view.run.seconds)} of them from the first step"
+        end if end == run else f"{end} since the session began, {run} of them from the first step"
     )
 
 
@@ -174,7 +174,7 @@ def memory_section(view: RunView) -> Html | None:
     for rank, report in enumerate(reports):
         predicted, peak = report.get("predicted"), report.get("peak")
         if has_type(predicted, int) and has_type(peak, int):
-            rows.append([f"rank {rank}", bytes_text(predicted, 1024), bytes_text(peak, 1024)])
+            rows.append([f"rank {rank}", rounded_bytes(predicted), rounded_bytes(peak)])
     if not rows:
         return None
     left_out = f", the first {MOST_BARS} of {len(rows):,} ranks" if len(rows) > MOST_BARS else ""

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_text
 from hpcflow.report.html_elements import Html, element, joined, table
@@ -78,7 +79,7 @@ def _without_times(view: RunView) -> list[str]:
     if saves:
         items.append(
             f"{saves.get('written', 0)} checkpoints written, {saves.get('failed', 0)} failed; "
-            f"training waited {number_of(saves.get('held_seconds')):.3g} s for them"
+            f"training waited {format_seconds(number_of(saves.get('held_seconds')))} for them"
         )
     items += map(view.told, straggler_texts(view.run.stragglers, view.run.replicas))
     warnings = view.result.said.get("warnings")

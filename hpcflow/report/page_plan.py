@@ -6,9 +6,9 @@ import functools
 from pathlib import Path
 
 from hpcflow.errors import HpcflowError
-from hpcflow.plan.listing.plan_text import format_bytes
+from hpcflow.platform.quantity_text import format_bytes, format_flops, format_milliseconds
 from hpcflow.report.html_elements import Html, element, joined, table, with_code
-from hpcflow.report.plan_facts import Measured, PictureFacts, format_flops, format_seconds
+from hpcflow.report.plan_facts import Measured, PictureFacts
 from hpcflow.report.plan_file import NAME, DrawnPlan, read_plan
 from hpcflow.report.plan_svg import svg_of
 from hpcflow.report.run_events import time_of
@@ -129,7 +129,7 @@ def _costs(facts: PictureFacts) -> Html:
             f"{count:,}",
             format_flops(sum(op.flops for op in operations)),
             format_bytes(sum(op.nbytes for op in operations)),
-            format_seconds(facts.seconds(box)),
-            f"{format_seconds(seconds)}{share}" if known else "-",
+            format_milliseconds(facts.seconds(box)),
+            f"{format_milliseconds(seconds)}{share}" if known else "-",
         ])  # fmt: skip
     return table(HEAD, rows, "costs of a step by box; a task and an open layer are sums")

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from hpcflow.platform.quantity_text import rounded_bytes
 from hpcflow.report.html_elements import Html, element
 from hpcflow.report.page_charts import WIDTH
-from hpcflow.report.run_tables import bytes_text
 
 MOST_TASKS = 16  # drawn one by one; more are drawn as groups
 BOX_WIDTH, BOX_HEIGHT, GAP = 130, 34, 44
@@ -50,7 +50,7 @@ def servers_diagram(workers: int, servers: Sequence[ServerBytes]) -> Html:
             middle = far + BOX_WIDTH / 2
             parts.append(_bytes_label(middle, y + BOX_HEIGHT / 2 + dy, sign, pair))
     said = "; ".join(
-        f"{one.name} receives {bytes_text(one.received[1])}, sends {bytes_text(one.sent[1])}"
+        f"{one.name} receives {rounded_bytes(one.received[1])}, sends {rounded_bytes(one.sent[1])}"
         for one in right
     )
     picture = element("svg", *parts, viewBox=f"0 0 {WIDTH} {height}", role="img", class_="bars",
@@ -77,11 +77,11 @@ def ring_diagram(sent: Sequence[float]) -> Html:
     for (first, last), (x, y) in zip(spans, places, strict=True):
         mean = statistics.fmean(sent[first:last])
         name = _span_name("rank", first, last)
-        values.append(f"{name}: {bytes_text(mean)}")
+        values.append(f"{name}: {rounded_bytes(mean)}")
         box = element("rect", x=f"{x - BOX_WIDTH / 2 + 10:.1f}", y=f"{y - 18:.1f}",
                       width=BOX_WIDTH - 20, height=36, rx=5, class_="task")  # fmt: skip
         parts.append(box)
-        for dy, text in ((-3, name), (12, bytes_text(mean))):
+        for dy, text in ((-3, name), (12, rounded_bytes(mean))):
             parts.append(element("text", text, x=f"{x:.1f}", y=f"{y + dy:.1f}", class_="x-tick"))
     height = round(2 * high + 2 * BOX_HEIGHT)
     said = "; ".join(values)
@@ -126,7 +126,7 @@ def _box(x: float, y: float, name: str) -> Html:
 def _bytes_label(x: float, y: float, sign: str, pair: tuple[float, float]) -> Html:
     predicted, measured = pair
     differs = abs(measured - predicted) > AGREE * max(predicted, 1.0)
-    text = f"{sign}: {bytes_text(measured)} ({bytes_text(predicted)})"
+    text = f"{sign}: {rounded_bytes(measured)} ({rounded_bytes(predicted)})"
     return element(
         "text", text, x=x, y=f"{y:.1f}", class_="x-tick" + (" differs" if differs else "")
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hpcflow.plan.listing.picture_groups import Box, Picture
 from hpcflow.plan.listing.picture_operations import PHASES, UPDATES_OF_SERVER
-from hpcflow.plan.listing.plan_text import format_bytes
+from hpcflow.platform.quantity_text import format_bytes, format_flops, format_milliseconds
 
 COLORS = 8  # device colours of plan_picture.css; further devices have the last
 
@@ -85,7 +85,7 @@ class PictureFacts:
             kind = self.picture.operations[box.operation].type
         else:
             kind = f"{self.count(box)} ops"
-        return f"{format_seconds(self.seconds(box))} · {kind}"
+        return f"{format_milliseconds(self.seconds(box))} · {kind}"
 
     def text(self, box: Box) -> str:
         """Return all facts of a box as a sentence."""
@@ -102,29 +102,16 @@ class PictureFacts:
             f"{box.name}: {kind}",
             format_flops(flops),
             f"{format_bytes(moved)} read and written",
-            f"{format_seconds(self.seconds(box))} predicted{self._phases(box)}",
+            f"{format_milliseconds(self.seconds(box))} predicted{self._phases(box)}",
             f"on {', '.join(dict.fromkeys(op.device for op in operations)) or 'no device'}",
         ]
         if known:
             share = "" if known == self.count(box) else f" in {known} of them"
-            facts.insert(4, f"{format_seconds(measured)} measured{share}")
+            facts.insert(4, f"{format_milliseconds(measured)} measured{share}")
         facts += [f"{unsized} with sizes that only a step tells"] if unsized else []
         return "; ".join(facts)
 
     def _phases(self, box: Box) -> str:
         seconds = {name: self.seconds(box, phase) for phase, name in enumerate(PHASES)}
-        known = [f"{name} {format_seconds(value)}" for name, value in seconds.items() if value]
+        known = [f"{name} {format_milliseconds(value)}" for name, value in seconds.items() if value]
         return f" ({', '.join(known)})" if len(known) > 1 else ""
-
-
-def format_seconds(seconds: float) -> str:
-    """Format predicted seconds as milliseconds."""
-    return f"{1e3 * seconds:.3g} ms"
-
-
-def format_flops(count: int) -> str:
-    """Format a number of floating-point operations for people."""
-    size, unit = float(count), 0
-    while size >= 1000:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[unit]}FLOP"

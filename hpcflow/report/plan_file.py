@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hpcflow.errors import HpcflowError
+from hpcflow.graph.device_names import parse_device
+from hpcflow.graph.static_shape import size_of
+from hpcflow.plan.distribution.colocation_groups import BY_LOAD, PIECE_BY_LOAD
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.picture_groups import MOST_BOXES, Box, Picture, picture_of
 from hpcflow.plan.listing.picture_operations import (
@@ -38,6 +41,7 @@ DEVICE = re.compile(r"(/job:\w+/task:\d+/\w+:\d+)?")
 OPERATION = (str, int, int, int, int, int, int, float, int, int)
 BOX = (str, int, int, [int], [int])
 MESSAGES = (int, int, int, int)
+VARIABLE = (str, int, int, int, int)
 
 
 class Traffic(NamedTuple):
@@ -49,6 +53,16 @@ class Traffic(NamedTuple):
     nbytes: int
 
 
+class HeldVariable(NamedTuple):
+    """A variable on a server, or a piece of one; `by_load` if the planner chose the server."""
+
+    name: str
+    server: int
+    rows: int
+    nbytes: int
+    by_load: bool
+
+
 class DrawnPlan(NamedTuple):
     """What `plan.json` tells: `written` in seconds since 1970."""
 
@@ -58,6 +72,7 @@ class DrawnPlan(NamedTuple):
     tasks_per_replica: int
     written: float
     traffic: list[Traffic]
+    variables: list[HeldVariable]  # in the order of the plan; [] of a file without them
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
@@ -91,6 +106,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "types": list(types),
         "phases": list(PHASES),
         "messages": [[tasks[a], tasks[b], *sums] for (a, b), sums in traffic.items()],
+        "variables": [[*one[:-1], int(one.by_load)] for one in _held_variables(plan)],
         "operations": [
             [op.node_name, tasks[op.task], devices[op.device], types[op.type], op.phase,
              int(op.flops), int(op.nbytes), float(f"{1e3 * op.seconds:.6g}"), int(op.unsized),
@@ -132,7 +148,14 @@ def read_plan(path: Path) -> DrawnPlan | None:
     )
     _require(tasks_per_replica > 0, "tasks_per_replica")
     written = _number(data, "written", float)
-    return DrawnPlan(picture, workers, servers, tasks_per_replica, written, traffic)
+    variables = [
+        HeldVariable(name[:MOST_NAME], server, rows, nbytes, bool(by_load))
+        for name, server, rows, nbytes, by_load in _rows(
+            {"variables": [], **data}, "variables", VARIABLE
+        )
+        if server < servers
+    ]
+    return DrawnPlan(picture, workers, servers, tasks_per_replica, written, traffic, variables)
 
 
 def _traffic(plan: Plan) -> dict[tuple[str, str], list[int]]:
@@ -146,6 +169,28 @@ def _traffic(plan: Plan) -> dict[tuple[str, str], list[int]]:
                 sums[0] += 1
                 sums[1] += edge.spec.nbytes
     return {pair: sums for pair, sums in found.items() if sums[0]}
+
+
+def _held_variables(plan: Plan) -> list[HeldVariable]:
+    """The variables on servers that a step reads or changes, and their pieces; no slots."""
+    owners = {share.variable for message in plan.messages for share in message.shares}
+    found: list[tuple[int, HeldVariable]] = []
+    order = {name: i for i, name in enumerate(plan.reasons)}
+    for task, part in plan.parts.items():
+        device = parse_device(task)
+        for node in part.nodes.values():
+            if device.job != "ps" or node.row.variable != "handle":
+                continue
+            is_piece = "piece" in node.attrs
+            name = node.name.rpartition("/part_")[0] if is_piece else node.name
+            if name in owners:
+                shape = node.attrs["shape"]
+                nbytes = node.attrs["dtype"].itemsize * size_of(shape)
+                by_load = plan.reasons.get(node.name, "") in (BY_LOAD, PIECE_BY_LOAD)
+                rows = shape[0] if shape else 1
+                held = HeldVariable(name, device.task or 0, rows, nbytes, by_load)
+                found.append((order.get(node.name, len(order)), held))
+    return [held for _, held in sorted(found, key=lambda pair: pair[0])]
 
 
 def _numbered(texts: Any) -> dict[str, int]:

@@ -12,6 +12,7 @@ from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.ir.program import Plan
 from hpcflow.plan.listing.picture_groups import Picture, picture_of
 from hpcflow.plan.listing.picture_operations import PHASES
+from hpcflow.platform.quantity_text import format_milliseconds
 from hpcflow.report.html_elements import Html, data_script, element
 from hpcflow.report.plan_facts import COLORS, PictureFacts
 from hpcflow.report.plan_svg import svg_of
@@ -27,12 +28,6 @@ EDGES = {
 def plan_svg(plan: Plan) -> str:
     """The layers of a plan as an SVG file."""
     return f"{svg_of(picture_of(plan))}\n"
-
-
-def plan_figure(plan: Plan) -> Html:
-    """The layers of a plan as a `figure` element for a page; it needs no script nor style."""
-    caption = element("figcaption", f"Plan of {plan.cluster.workers} worker(s)")
-    return element("figure", caption, svg_of(picture_of(plan)))
 
 
 def plan_page(plan: Plan, name: str) -> str:
@@ -53,8 +48,8 @@ def plan_page(plan: Plan, name: str) -> str:
         element("h1", title),
         element(
             "p",
-            f"{len(picture.operations)} operations, {1e3 * total:.3g} ms predicted on one core. "
-            "A click on a group, or Enter, opens and closes it.",
+            f"{len(picture.operations)} operations, {format_milliseconds(total)} predicted on one "
+            "core. A click on a group, or Enter, opens and closes it.",
         ),
         _legend(facts),
         element(

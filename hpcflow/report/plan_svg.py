@@ -7,7 +7,7 @@ from pathlib import Path
 from hpcflow.plan.ir.layer_names import FORWARD
 from hpcflow.plan.listing.picture_groups import Picture, PictureEdge
 from hpcflow.plan.listing.picture_operations import PHASES
-from hpcflow.plan.listing.plan_text import format_bytes
+from hpcflow.platform.quantity_text import format_bytes
 from hpcflow.report.html_elements import Html, element
 from hpcflow.report.plan_facts import NOTHING_MEASURED, Measured, PictureFacts
 from hpcflow.report.plan_labels import Spot, free_spots, spots_of

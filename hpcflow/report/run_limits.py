@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.report.server_limits import MESSAGES, Servers, cause
 
 LEAST_SHARE = 0.05  # of the run's time: less is not worth a line
@@ -66,13 +67,10 @@ def _input(seconds: float, inputs: Sequence[float], names: Sequence[str]) -> Lim
     if not inputs or not seconds:
         return None
     mean, worst = statistics.fmean(inputs), max(range(len(inputs)), key=inputs.__getitem__)
-    text = f"the workers waited {mean:.3g} s ({mean / seconds:.0%}) for input data, on average"
+    text = f"the workers waited {_part(mean, seconds)} for input data, on average"
     others = [value for i, value in enumerate(inputs) if i != worst]
     if others and inputs[worst] > 2 * statistics.median(others) + 0.01 * seconds:
-        waited = inputs[worst]
-        text = (
-            f"{_name(names, worst)} waited {waited:.3g} s ({waited / seconds:.0%}) for input data"
-        )
+        text = f"{_name(names, worst)} waited {_part(inputs[worst], seconds)} for input data"
     return Limit(mean, INPUT, text, INPUT_REMEDY)
 
 
@@ -116,7 +114,7 @@ def _messages(
 ) -> Limit:
     """Waiting for messages; `is_common` if all waited at the same time, not for each other."""
     mean = statistics.fmean(waits)
-    share = f"{mean:.3g} s ({mean / seconds:.0%})"
+    share = _part(mean, seconds)
     if servers.names:
         why = cause(seconds, work, waits, servers)
         text = f"the workers waited {share} for {why.text}"
@@ -135,8 +133,8 @@ def _messages(
 def _in_turn(seconds: float, lost: float) -> Limit:
     """Workers of equal work wait for each other: now one is late, then another."""
     text = (
-        f"the workers waited {lost:.3g} s ({lost / seconds:.0%}) for each other in turn, on "
-        "average: their steps take unequal times"
+        f"the workers waited {_part(lost, seconds)} for each other in turn, on average: their "
+        "steps take unequal times"
     )
     remedy = "a core for each thread of each rank, batches of equal cost, or --ps 1 --sync async"
     return Limit(lost, UNEQUAL, text, remedy)
@@ -160,15 +158,17 @@ def _slow_worker(
     if inputs[slowest] - fed > 0.5 * (work[slowest] - median):
         least = max(seconds - inputs[slowest] - explained, 0.0)
         text = (
-            f"{_name(names, slowest)} waited {inputs[slowest]:.3g} s for its input data, the "
-            f"{_others(work)} {fed:.3g} s (workers read ahead while they wait), and then for it; "
-            f"if it waited as little as the {_others(work)}, {_without(seconds, lost)}, and "
-            f"without any waiting for input about {least:.3g} s"
+            f"{_name(names, slowest)} waited {format_seconds(inputs[slowest])} for its input data, "
+            f"the {_others(work)} {format_seconds(fed)} (workers read ahead while they wait), and "
+            f"then for it; if it waited as little as the {_others(work)}, "
+            f"{_without(seconds, lost)}, and "
+            f"without any waiting for input about {format_seconds(least)}"
         )
         return Limit(lost, INPUT, text, INPUT_REMEDY)
     text = (
-        f"{_name(names, slowest)} is slow: its own work took {work[slowest]:.3g} s, that of the "
-        f"{_others(work)} {median:.3g} s; if it were as fast, {_without(seconds, lost)}"
+        f"{_name(names, slowest)} is slow: its own work took {format_seconds(work[slowest])}, that "
+        f"of the {_others(work)} {format_seconds(median)}; if it were as fast, "
+        f"{_without(seconds, lost)}"
     )
     remedy = (
         "look for another job on its cores or node, leave the node out, or Dataset(balance=True)"
@@ -177,7 +177,14 @@ def _slow_worker(
 
 
 def _without(seconds: float, lost: float) -> str:
-    return f"the run would take about {seconds - lost:.3g} s, not {seconds:.3g} s"
+    return (
+        f"the run would take about {format_seconds(seconds - lost)}, not {format_seconds(seconds)}"
+    )
+
+
+def _part(part: float, seconds: float) -> str:
+    """A time, and its share of all `seconds`."""
+    return f"{format_seconds(part)} ({part / seconds:.0%})"
 
 
 def _others(work: Sequence[float]) -> str:
@@ -193,15 +200,15 @@ def start_limit(
     """
     if start is None or start < LEAST_SHARE * (start + seconds):
         return None
-    text = f"{start:.3g} s passed from the launch to the end of the first step"
+    text = f"{format_seconds(start)} passed from the launch to the end of the first step"
     plans, kernels = (
         max((_seconds(one.get(f"{kind}_seconds")) for one in compiled), default=0.0)
         for kind in ("plan", "kernel")
     )
     if compiled:
         text += (
-            f"; plans took at most {plans:.3g} s of a rank and kernels {kernels:.3g} s, the rest "
-            "is the launch, imports and the script"
+            f"; plans took at most {format_seconds(plans)} of a rank and kernels "
+            f"{format_seconds(kernels)}, the rest is the launch, imports and the script"
         )
     remedy = (
         "`hpcflow pack` for many ranks on a shared file system, fewer imports, and less work of "
@@ -227,5 +234,5 @@ def _saving(seconds: float, saves: Mapping[str, Any]) -> Limit | None:
     held = saves.get("held_seconds")
     if not isinstance(held, (int, float)) or not 0 <= held < 1e15 or not seconds:
         return None
-    text = f"training waited {held:.3g} s ({held / seconds:.0%}) for checkpoints"
+    text = f"training waited {_part(held, seconds)} for checkpoints"
     return Limit(float(held), "saving", text, "save less often (save_every), or to a faster disk")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.report import run_outcome
 from hpcflow.report.html_elements import Html, element, joined, unbroken, with_code
 from hpcflow.report.page_comparison import comparison_sections, curves_section, scaling_section
@@ -28,7 +29,6 @@ from hpcflow.report.page_history import events_section, failure_section, origin_
 from hpcflow.report.page_plan import plan_section
 from hpcflow.report.run_baseline import NO_BASELINE, Baseline, check_names
 from hpcflow.report.run_summary import ScalingCurve, scalings
-from hpcflow.report.run_tables import duration
 from hpcflow.report.run_view import RunView, finite, views_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def page_of(
     title: str = "",
     conclusions: Sequence[str] = (),
     sweeps: Sequence[Sweep] = (),
+    replays: bool = True,
 ) -> Page:
     """The page of some runs.
 
@@ -64,10 +65,10 @@ def page_of(
     `baseline` is drawn in the charts of the metrics.
     `asks_slurm` for the accounting of their jobs, by `sacct`, which may take seconds.
     `conclusions` are lines below the `title`, which is otherwise the names of the runs.
-    `sweeps` have charts of their metrics by parameter.
+    `sweeps` have charts of their metrics by parameter. `replays` as in `views_of`.
     Errors: HpcflowError if no folder has a run, or none has a metric of the baseline.
     """
-    views = views_of(folders, redacted, is_over, asks_slurm)
+    views = views_of(folders, redacted, is_over, asks_slurm, replays)
     curves = scalings([view.run for view in views])
     names = {name for view in views for name in (*view.run.values, *view.results)}
     check_names(baseline, sorted(names))
@@ -216,19 +217,19 @@ def _facts(view: RunView, baseline: Baseline) -> Html:
         ("mode", f"{run.mode or '-'}, {places}"),
         ("steps of each worker" if run.servers and run.replicas > 1 else "steps",
          f"{run.steps:,}"),
-        ("time", duration(run.seconds)),
+        ("time", format_seconds(run.seconds)),
         ("samples/s", f"{run.rate:,.0f}" if run.rate else "-"),
     ]  # fmt: skip
     if run.batch:
         facts.append(("global batch", f"{run.batch:,}"))
     if run.seconds_to_first_step is not None:
-        facts.append(("launch to first step", duration(run.seconds_to_first_step)))
+        facts.append(("launch to first step", format_seconds(run.seconds_to_first_step)))
     if view.seconds_left is not None:
-        facts.append(("time left", duration(view.seconds_left)))
+        facts.append(("time left", format_seconds(view.seconds_left)))
     if view.usage is not None:
         facts.append((f"node-hours ({view.usage.source})", f"{view.usage.node_hours:.3g}"))
         if view.usage.queue_wait_s is not None:
-            facts.append(("time in the queue", duration(view.usage.queue_wait_s)))
+            facts.append(("time in the queue", format_seconds(view.usage.queue_wait_s)))
     if git:
         facts.append(
             ("commit", f"{str(git.get('commit'))[:10]}{'*' if git.get('changed') else ''}")

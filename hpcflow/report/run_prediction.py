@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcflow.errors import DataError
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.measured_steps import measured_steps
 from hpcflow.report.run_directory_reader import FileFacts
@@ -30,9 +31,11 @@ def score_text(folder: Path, file: Path) -> str:
     times = prediction.get("step_seconds", TIMES, {})
     result = FileFacts(folder / RESULT, [])
     head = ["", "predicted", "interval", "measured", "measured / predicted"]
-    interval = f"{_time(times['low'])} to {_time(times['high'])}"
     ratio = f"{measured / times['median']:.2f}" if times["median"] else "-"
-    rows = [["time of a step", _time(times["median"]), interval, _time(measured), ratio]]
+    low, median, high, own = map(
+        format_seconds, (times["low"], times["median"], times["high"], measured)
+    )
+    rows = [["time of a step", median, f"{low} to {high}", own, ratio]]
     predicted, rate = prediction.number("samples_per_second"), result.number("samples_per_second")
     if predicted and rate:
         shown = [f"{predicted:,.0f}", "-", f"{rate:,.0f}", f"{rate / predicted:.2f}"]
@@ -83,10 +86,3 @@ def _check_same(prediction: FileFacts, manifest: FileFacts, file: Path, folder: 
             f"{file} predicts another plan than {folder} ran: their digests differ",
             hint="predict the same script with the same arguments and settings",
         )
-
-
-def _time(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report.run_comparison import all_names, differing
 from hpcflow.report.run_summary import RunSummary, ScalingCurve
@@ -83,7 +84,7 @@ def _row(run: RunSummary) -> list[str]:
         f"{losses[0]:.4g} -> {losses[-1]:.4g}" if losses else "-",
         f"{run.rate:,.0f}" if run.rate else "-",
         first_step_text(run.seconds_to_first_step),
-        duration(run.seconds),
+        format_seconds(run.seconds),
         _waited(run, run.input_wait),
         _waited(run, run.waited),
         run.state,
@@ -132,14 +133,14 @@ _TRAFFIC_KINDS = ("predicted", "measured")
 
 def first_step_text(seconds: float | None) -> str:
     """The time from the launch to the end of the first step."""
-    return "-" if seconds is None else duration(seconds)
+    return "-" if seconds is None else format_seconds(seconds)
 
 
 def _waited(run: RunSummary, waited: float | None) -> str:
     """Waiting time and its share of the run, as `0.31 s (4%)`."""
     if waited is None or not run.seconds:
         return "-"
-    return f"{duration(waited)} ({waited / run.seconds:.0%})"
+    return f"{format_seconds(waited)} ({waited / run.seconds:.0%})"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -152,22 +153,3 @@ def table(head: list[str], rows: list[list[str]]) -> str:
                   for i, (w, n) in enumerate(zip(line, wide, strict=True))).rstrip()
         for line in lines
     )  # fmt: skip
-
-
-def duration(seconds: float) -> str:
-    """A time as `12.3 s`, `4:05 min` or `3:20 h`."""
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, secs = divmod(round(seconds), 60)
-    hours, hour_minutes = divmod(minutes, 60)
-    return f"{hours}:{hour_minutes:02} h" if hours else f"{minutes}:{secs:02} min"
-
-
-def bytes_text(nbytes: float, base: int = 1000) -> str:
-    """A number of bytes as `68.9 kB`; to base 1024 as `67.3 KiB`."""
-    units = ("B", "kB", "MB", "GB", "TB") if base == 1000 else ("B", "KiB", "MiB", "GiB", "TiB")
-    for unit in units[:-1]:
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= base
-    return f"{nbytes:,.4g} {units[-1]}"

@@ -14,6 +14,7 @@ from typing import Any
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring.failure_json import NAME as FAILURE
 from hpcflow.platform.fault_specification import SEPARATOR
+from hpcflow.platform.quantity_text import rounded_bytes
 from hpcflow.platform.record_files import read_json_object
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
@@ -23,7 +24,6 @@ from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import events_of
 from hpcflow.report.run_limits import Limit, limits, start_limit
 from hpcflow.report.run_summary import RESULT, SERVERS, RunSummary, load
-from hpcflow.report.run_tables import bytes_text
 from hpcflow.report.server_limits import Cause, Servers, cause
 from hpcflow.report.wait_heat_map import HeatMap, heat_map
 from hpcflow.train.run_records import MANIFEST, PACES, STEPS_IN_ALL
@@ -44,9 +44,11 @@ def views_of(
     redacted: bool = False,
     is_over: bool | None = None,
     asks_slurm: bool = False,
+    replays: bool = True,
 ) -> list[RunView]:
     """What a page shows of each run; `asks_slurm` for the accounting of its SLURM job.
 
+    `replays` says whether steps with servers may be replayed, which takes up to some seconds.
     Errors: HpcflowError if no folder has a run.
     """
     runs = load([str(folder) for folder in folders], is_over)
@@ -56,7 +58,7 @@ def views_of(
             hint="start it with `hpcflow run --run-dir DIR ...` and give DIR",
         )
     views = [
-        RunView(Path(folder), run, redacted, i + 1)
+        RunView(Path(folder), run, redacted, i + 1, replays)
         for i, (folder, run) in enumerate(zip(folders, runs, strict=True))
     ]
     rows = ask_sacct(job_id(view.manifest) for view in views) if asks_slurm else []
@@ -68,8 +70,10 @@ def views_of(
 class RunView:
     """What a page shows of one run."""
 
-    def __init__(self, folder: Path, run: RunSummary, redacted: bool, number: int = 1) -> None:
-        self.number = number
+    def __init__(
+        self, folder: Path, run: RunSummary, redacted: bool, number: int = 1, replays: bool = True
+    ) -> None:
+        self.number, self._replays = number, replays
         folder = folder.parent if folder.is_file() else folder
         self.folder, self.run, self.redacted = folder, run, redacted
         faults: list[str] = []
@@ -247,7 +251,9 @@ class RunView:
 
     @functools.cached_property
     def setting_limit(self) -> Limit | None:
-        """A setting that was set by hand and costs more than its default, by the model."""
+        """A setting that was set by hand and costs more than a better value, by the model."""
+        if self.run.servers and not self._replays:
+            return None
         from hpcflow.report.setting_advice import advice_of
 
         try:
@@ -256,10 +262,9 @@ class RunView:
             return None
         if advice is None:
             return None
-        seconds = (advice.measured - advice.predicted) * self.run.steps
-        remedy = f"leave {advice.setting} out; `hpcflow predict --compare` tries other values"
+        seconds = max(0.0, advice.measured - advice.predicted) * self.run.steps
         where = HIDDEN if self.redacted else str(self.folder)
-        return Limit(seconds, "settings", advice.text(where), remedy)
+        return Limit(seconds, "settings", advice.text(where), advice.remedy)
 
     @property
     def all_limits(self) -> list[Limit]:
@@ -310,7 +315,7 @@ class RunView:
         texts = []
         for row in rows:
             received, sent = (
-                bytes_text(row["measured"][way] * steps / self.run.seconds)
+                rounded_bytes(row["measured"][way] * steps / self.run.seconds)
                 for way in ("received", "sent")
             )
             texts.append(f" received {received}/s and sent {sent}/s")

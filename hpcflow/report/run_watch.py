@@ -20,6 +20,7 @@ from typing import Any
 from hpcflow.errors import HpcflowError
 from hpcflow.monitoring import run_directory_lock
 from hpcflow.monitoring.failure_json import NAME as FAILURE
+from hpcflow.platform.quantity_text import format_ratio, format_seconds
 from hpcflow.platform.record_files import open_plain
 from hpcflow.platform.terminal_escaping import escape_line
 from hpcflow.report import run_outcome
@@ -27,7 +28,7 @@ from hpcflow.report.run_comparison import value_text
 from hpcflow.report.run_directory_reader import FileFacts, seconds_left
 from hpcflow.report.run_events import LATEST, clock_text, event_of_row
 from hpcflow.report.run_summary import RESULT, SLOW
-from hpcflow.report.run_tables import duration, loss_name, table
+from hpcflow.report.run_tables import loss_name, table
 from hpcflow.train.run_records import (
     COLUMNS,
     EVENTS,
@@ -127,7 +128,8 @@ class WatchedRun:
             "samples_per_second": rate,
             "values": {name: series[-1] for name, series in values.items() if series},
             "slow": [
-                f"worker {row['worker']} on {escape_line(row['host'])}: {row['factor']:.2g} times"
+                f"worker {row['worker']} on {escape_line(row['host'])}: "
+                f"{format_ratio(row['factor'])}"
                 for row in manifest.get("stragglers", [SLOW], [])
             ],
             "queue": self._asked_queue(manifest) if state in QUEUED else "",
@@ -172,7 +174,9 @@ class WatchedRun:
 def _squeue(job: str) -> str:
     command = ["squeue", "--noheader", "--jobs", job, "--format", "%T, %L left (%r)"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUEUE_LIMIT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=QUEUE_LIMIT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return escape_line(done.stdout.strip().splitlines()[0]) if done.stdout.strip() else ""
@@ -234,7 +238,7 @@ def _table_row(known: dict[str, Any]) -> list[str]:
         str(known["ranks"] or "-"),
         f"{known['step']:,}",
         f"{known['steps']:,}" if known["steps"] else "-",
-        duration(left) if runs and left is not None else "-",
+        format_seconds(left) if runs and left is not None else "-",
         f"{name} {value:.4g}" if name else "-",
         f"{rate:,.0f}" if rate else "-",
         known["queue"] or "-",
@@ -253,7 +257,7 @@ def shown(known: dict[str, Any]) -> str:
         text = f"  [{'#' * filled}{'.' * (WIDTH - filled)}] step {step:,} of {total:,}"
         if left is not None and known["state"] == run_outcome.RUNNING:
             end = datetime.datetime.now() + datetime.timedelta(seconds=left)
-            text += f", {duration(left)} left, until {end:%H:%M}"
+            text += f", {format_seconds(left)} left, until {end:%H:%M}"
         lines.append(text)
     elif step:
         lines.append(f"  step {step:,}")
@@ -264,7 +268,7 @@ def shown(known: dict[str, Any]) -> str:
         lines.append(f"  {', '.join(values)}  {sparks(known['curve'])}".rstrip())
     age = known["age_seconds"]
     if known["state"] == run_outcome.RUNNING and age is not None and age > 60:
-        lines.append(f"  no step was recorded for {duration(age)}")
+        lines.append(f"  no step was recorded for {format_seconds(age)}")
     lines += [f"  slow: {text}" for text in known["slow"]]
     lines += [f"  warning at {known['warning']}"] if known["warning"] else []
     lines += [f"  queue: {known['queue']}"] if known["queue"] else []

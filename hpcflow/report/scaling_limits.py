@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.report.run_view import RunView
 
 LEAST_SHARE = 0.05  # of the time of the run: less is not told
@@ -40,10 +41,11 @@ def scaling_limits(
     found = [
         (
             own - share,
-            f"own work of a worker: {own:.3g} s, ideally {share:.3g} s ({whose}): {cause}",
+            f"own work of a worker: {format_seconds(own)}, ideally {format_seconds(share)} "
+            f"({whose}): {cause}",
         ),
-        (waited, f"waiting for other ranks: {waited:.3g} s: {_waited_for(last)}"),
-        (fed, f"waiting for input: {fed:.3g} s"),
+        (waited, f"waiting for other ranks: {format_seconds(waited)}: {_waited_for(last)}"),
+        (fed, f"waiting for input: {format_seconds(fed)}"),
     ]
     found.sort(reverse=True)
     return [

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hpcflow.plan.distribution.variable_cost import MESSAGE_BYTES
+from hpcflow.platform.quantity_text import format_seconds
 
 SERVER, PORT, MESSAGES = "server", "server's network port", "messages"
 MOST_NAMED = 4
@@ -54,9 +55,8 @@ def cause(seconds: float, work: Sequence[float], waits: Sequence[float], servers
         return _server(first, servers, own)
     busy = f"the servers work at most {servers.busy[first]:.0%} of the time"
     if unequal > rest:
-        text = (
-            f"each other: {busy}, and own work of workers is {min(work):.3g} to {max(work):.3g} s"
-        )
+        own_work = f"{format_seconds(min(work))} to {format_seconds(max(work))}"
+        text = f"each other: {busy}, and own work of workers is {own_work}"
         return Cause(MESSAGES, text, "equal shares (Dataset(balance=True)), or --sync async")
     if servers.nodes > 1 and servers.message_bytes >= MESSAGE_BYTES and workers > len(named):
         return _port(first, workers, servers)

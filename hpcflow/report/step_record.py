@@ -11,7 +11,7 @@ from typing import Any
 from hpcflow.platform.cpu_threads import chosen_threads
 from hpcflow.platform.machine_profile import MachineProfile, ProfileFile
 from hpcflow.platform.measured_costs import SampleSummary
-from hpcflow.platform.measured_steps import PlannedStep, StepCost, StepKey
+from hpcflow.platform.measured_step_costs import StepCost, StepFeatures, StepKey
 from hpcflow.report.measured_steps import rows_of_paces
 from hpcflow.report.run_directory_reader import FileFacts
 from hpcflow.train.run_records import MANIFEST, PACES
@@ -21,7 +21,7 @@ OTHER_TIMES = ("profile", "trace", "inject")  # settings of runs whose steps tak
 LONGEST_NAME = 200
 
 
-def step_cost(folder: Path, planned: PlannedStep, threads: int) -> StepCost | None:
+def step_cost(folder: Path, features: StepFeatures, threads: int) -> StepCost | None:
     """The row of a finished run, of the steps of its chief; None if it has too few or unusual ones.
 
     Waiting for input data is left out: it depends on where the data are, not on the plan.
@@ -43,18 +43,18 @@ def step_cost(folder: Path, planned: PlannedStep, threads: int) -> StepCost | No
     return StepCost(
         StepKey(digest, len(roles), on_node, len(nodes), threads),
         os.path.basename(manifest.get("script", str, ""))[:LONGEST_NAME],
-        planned,
+        features,
         SampleSummary.of(work),
         SampleSummary.of(steps),
         int(time.time()),
     )
 
 
-def keep_step(folder: Path, planned: PlannedStep, file: ProfileFile) -> None:
+def keep_step(folder: Path, features: StepFeatures, file: ProfileFile) -> None:
     """Add the row of the run in a folder to a machine profile.
 
     A file that cannot be written is told by a warning.
     """
-    row = step_cost(folder, planned, chosen_threads().threads)
+    row = step_cost(folder, features, chosen_threads().threads)
     if row is not None:
         file.add(MachineProfile(steps=(row,)))

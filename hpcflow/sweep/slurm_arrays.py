@@ -165,7 +165,7 @@ def _sbatch(script: Path, options: Sequence[str]) -> str:
     """Submit a script, also from within a job; returns the number of the new job."""
     words = ["sbatch", "--parsable", *options, str(script)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in OF_SITE}
-    done = subprocess.run(words, capture_output=True, text=True, env=kept)
+    done = subprocess.run(words, capture_output=True, text=True, errors="replace", env=kept)
     if done.returncode:
         raise LaunchError(
             f"sbatch refused {script}: {done.stderr.strip() or done.stdout.strip()}",

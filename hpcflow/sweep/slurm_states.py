@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import subprocess
 from typing import NamedTuple
@@ -46,15 +47,27 @@ class QueuedJob(NamedTuple):
     element: int | None  # its index in the array
 
 
+def user_name() -> str:
+    """The name of this user, or the number if it has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
 def jobs_in_queue(name: str) -> list[QueuedJob]:
     """The jobs `name*` of this user that wait or run.
 
     Errors: OSError if squeue does not answer: then nothing may be submitted again.
     """
-    command = ["squeue", "--noheader", "--array", "--user", getpass.getuser()]
+    command = ["squeue", "--noheader", "--array", "--user", user_name()]
     try:
         done = subprocess.run(
-            [*command, "--format", "%j %F %K"], capture_output=True, text=True, timeout=LIMIT_S
+            [*command, "--format", "%j %F %K"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         raise OSError(f"squeue does not answer within {LIMIT_S:g} s") from None
@@ -71,7 +84,9 @@ def jobs_in_queue(name: str) -> list[QueuedJob]:
 
 def _ask(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if not done.returncode else ""

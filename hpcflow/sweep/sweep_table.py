@@ -7,8 +7,9 @@ import io
 from collections import Counter
 from typing import Any
 
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.terminal_escaping import escape_line
-from hpcflow.report.run_tables import duration, table
+from hpcflow.report.run_tables import table
 from hpcflow.sweep import run_ledger
 from hpcflow.sweep.run_ledger import Ledger, LedgerRun, RunState
 from hpcflow.sweep.search_space import best
@@ -73,7 +74,7 @@ def _row(run: LedgerRun, state: RunState, names: list[str], has_metric: bool) ->
         state.state.replace("_", " "),
         *(escape_line(str(run.values.get(name, "-"))) for name in names),
         *value,
-        duration(state.seconds) if state.seconds else "-",
+        format_seconds(state.seconds) if state.seconds else "-",
         "-" if state.exit_code is None else f"{state.exit_code}",
     ]
 

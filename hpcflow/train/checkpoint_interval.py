@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable
 
-from hpcflow.launch.time_limit import seconds_left, short_duration
+from hpcflow.launch.time_limit import seconds_left
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import RankContext
 
@@ -116,11 +117,11 @@ class CheckpointInterval:
 
     def explain(self, nodes: int) -> str:
         """Text: the chosen interval and the reason."""
-        fails = short_duration(self._mtbf_s)
+        fails = format_seconds(self._mtbf_s)
         of = f"one of {nodes} nodes fails" if nodes > 1 else "a node fails"
         return (
-            f"checkpoints every {short_duration(self.seconds)}: a save takes "
-            f"{short_duration(self.save_s or 0)}, "
+            f"checkpoints every {format_seconds(self.seconds)}: a save takes "
+            f"{format_seconds(self.save_s or 0)}, "
             f"{of} every {fails} (setting mtbf_h)"
         )
 
@@ -134,5 +135,5 @@ def interval_for_job(
     """
     secs, mtbf_s = seconds_left(context.settings), context.settings.mtbf_h * 3600
     if secs < math.inf:
-        logger.info("this job ends in %s; before that training stops to save", short_duration(secs))
+        logger.info("this job ends in %s; before that training stops to save", format_seconds(secs))
     return CheckpointInterval(fixed_s, mtbf_s / len(set(context.hosts)), secs, before)

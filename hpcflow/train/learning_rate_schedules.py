@@ -32,8 +32,6 @@ from hpcflow.ops.math.arithmetic_ops import (
 )
 from hpcflow.ops.math.elementwise_math_ops import ceil, floor
 
-Schedule = Callable[..., Tensor]
-
 
 def _number(value: Any) -> Any:
     """A Python number unchanged; a tensor or variable cast to float64."""

@@ -11,6 +11,7 @@ from hpcflow.graph.function_body import innermost_graph
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
 from hpcflow.graph.graph_keys import GraphKeys
 from hpcflow.graph.static_shape import is_known, shape_text
+from hpcflow.ops.array.array_ops import identity
 from hpcflow.ops.array.broadcast_ops import zeros
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.math.arithmetic_ops import cast, divide, minimum, multiply, pow, subtract
@@ -153,8 +154,14 @@ class ExponentialMovingAverage:
             if self._num_updates is not None:
                 n = cast(convert_to_tensor(self._num_updates), var.dtype)
                 decay = minimum(decay, divide(n + 1.0, n + 10.0))
-            change = multiply(subtract(average.read_value(), value), subtract(1.0, decay))
+            # Wait for an input from another device, so that no other update comes between the read
+            # and the write.
+            value = identity(value)
+            with graph.control_dependencies([value]):
+                current = average.read_value()
+            change = multiply(subtract(current, value), subtract(1.0, decay))
             update_op = update("AssignSub", [average], [change])
             if var not in self._counts:
                 return update_op
-            return group(update_op, self._counts[var].assign_add(1))
+            with graph.control_dependencies([update_op]):  # servers make both once for all workers
+                return self._counts[var].assign_add(1).op

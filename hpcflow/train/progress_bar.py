@@ -71,7 +71,7 @@ class Progress:
         if self._speaks:
             print(data.describe(), file=self._stream, flush=True)
         if self._log is not None:
-            self._log.describe(data, epochs * self.steps)
+            self._log.begin_training(data, epochs * self.steps)
 
     def update(self, batch: _BatchProgress, **values: float) -> None:
         """Count a step on `batch`; shows `values` by name, for example `loss=0.3`."""

@@ -45,6 +45,29 @@ def write_text(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user named: as `write_text`, but a link keeps its place.
+
+    What is no plain file, such as /dev/stdout or a pipe, is written to.
+    Errors: OSError that names `path`, also for a pipe that nobody reads.
+    """
+    try:
+        if _is_stream(path):
+            with open(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8") as file:
+                os.set_blocking(file.fileno(), True)
+                file.write(text)
+        else:
+            write_text(Path(os.path.realpath(path)), text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is a device, a pipe, or another name of an open file."""
+    is_open_file = os.fspath(path).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return is_open_file or (path.exists() and not path.is_file() and not path.is_dir())
+
+
 def _plain(value: Any) -> Any:
     """NumPy scalars and arrays as JSON values."""
     if isinstance(value, (np.ndarray, np.generic)):

@@ -89,11 +89,20 @@ class RunLog:
                 hint="use --run-dir DIR on a writable file system with space",
             ) from None
         self.events.begin()
-        weakref.finalize(self, logger.removeHandler, self.events)
+        weakref.finalize(self, _close_all, self._rows, self._paces, self.events)
         atexit.register(self._at_exit, weakref.ref(self))
 
-    def describe(self, data: object, steps: int) -> None:
-        """Record the global batch of `data`, the number of workers, and that of all steps."""
+    def begin_training(self, data: object, steps: int) -> None:
+        """Record the global batch of `data`, the number of workers, and that of all steps.
+
+        A run whose result is written is unfinished again, until its next result.
+        """
+        if self._is_ended:
+            self._is_ended = False
+            self._manifest.update(end=None, finished=False)
+            self.events.begin()
+            self._events = _events(self.folder) if self._events is not None else None
+        self._last, self._samples = time.perf_counter(), 0
         self._manifest.update({STEPS_IN_ALL: steps})
         batch = getattr(data, "batch", None)
         if isinstance(batch, int):
@@ -194,14 +203,11 @@ class RunLog:
 
     def end(self, finished: bool = False) -> None:
         """Close the files and record the end time; `finished` if the result is written."""
-        if self._is_ended:
-            return
-        self._is_ended = finished
-        self._manifest.update(end=_now(), finished=finished)
-        self._write_if_possible()
-        self._rows.close()
-        self._paces.close()
-        self.events.close()
+        if not self._is_ended:
+            self._is_ended = finished
+            self._manifest.update(end=_now(), finished=finished)
+            self._write_if_possible()
+        _close_all(self._rows, self._paces, self.events)  # rows may have come after the end, too
         if self._events is not None:
             self._events.close()
 
@@ -306,6 +312,11 @@ class CsvRows:
             file.close()
 
 
+def _close_all(*files: CsvRows | EventRows) -> None:
+    for file in files:
+        file.close()
+
+
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows as written, without a truncated last one; empty if there is no file.
 
@@ -372,6 +383,7 @@ def manifest(context: RankContext) -> dict[str, Any]:
         "launcher": place.launcher if place is not None else None,
         "mode": context.cluster.mode,
         "nodes": nodes,
+        "crowded": sorted(context.crowded_hosts),
         "roles": [context.task_name(rank) for rank in range(context.size)],
         "settings": {k: str(v) for k, v in dataclasses.asdict(context.settings).items()},
         "environment": environment(os.environ),

@@ -15,6 +15,7 @@ from hpcflow.checkpoint.async_checkpoint import AsyncSave
 from hpcflow.checkpoint.checkpoint_directory import step_of
 from hpcflow.checkpoint.participating_ranks import error_from_answer
 from hpcflow.errors import CheckpointError, CheckpointStorageError
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train import run_records
@@ -134,12 +135,14 @@ class SavesInFlight:
         self._longest = SaveDurations(*map(max, self._longest, took))
         self._saved(path, took)  # before the log message, whose readers may rely on it
         if self._context.is_chief:
-            text, figures = "saved %s: training waited %.3g s", [took.held]
+            text, times = "saved %s: training waited %s", [took.held]
             if took.verified > took.durable:
-                text += "; on the disk after %.3g s, read back after %.3g s"
-                figures += took[1:3]
-            logger.info(text, path.name, *figures)
-            self._record(run_records.SAVE, f"{path.name}, training waited {took.held:.3g} s", path)
+                text += "; on the disk after %s, read back after %s"
+                times += took[1:3]
+            logger.info(text, path.name, *map(format_seconds, times))
+            self._record(
+                run_records.SAVE, f"{path.name}, training waited {format_seconds(took.held)}", path
+            )
 
     def _record(self, event: str, text: str, path: Path | None = None) -> None:
         """Record an event in the run directory, on the chief."""

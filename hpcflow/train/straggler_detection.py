@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpcflow.launch.time_limit import format_duration
 from hpcflow.platform import fault_specification
+from hpcflow.platform.quantity_text import format_ratio, format_seconds
 from hpcflow.platform.rank_logging import say_once
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.train.speed_exchange import Rows
@@ -71,8 +71,8 @@ class StragglerDetector:
         others = _others(len(self._places))
         return (
             f"worker {worker} (rank {rank} on {host}) is slow: for {steps} steps its {what} took "
-            f"{format_duration(work)} a step, {work / usual:.1f} times {others} "
-            f"({format_duration(usual)})"
+            f"{format_seconds(work)} a step, {format_ratio(work / usual)} {others} "
+            f"({format_seconds(usual)})"
         )
 
     def stragglers(self) -> list[dict[str, Any]]:

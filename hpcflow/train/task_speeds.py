@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hpcflow.errors import HpcflowError
-from hpcflow.launch.time_limit import format_duration
 from hpcflow.placement.measured_speeds import (
     NAME,
     SLOW,
@@ -24,6 +23,7 @@ from hpcflow.placement.measured_speeds import (
     read_speeds,
 )
 from hpcflow.platform import fault_specification
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.runtime.job.message_headers import RequestLoad, ServerLoad
 from hpcflow.runtime.job.rank_context import RankContext
@@ -190,7 +190,7 @@ class TaskSpeeds:
         self._named.add(rank)
         context = self._context
         step, usual = self._step_seconds, self._first_seconds
-        before = f" ({format_duration(usual)} before)" if usual < SLOW * step else ""
+        before = f" ({format_seconds(usual)} before)" if usual < SLOW * step else ""
         outlook = ""
         if context.settings.run_dir:
             outlook = f"; the next start places by the measured speeds ({NAME})"
@@ -198,8 +198,8 @@ class TaskSpeeds:
             "%s (rank %d, host %s) computes at %.2f of the speed that placement=auto assumed: its "
             "own work takes %s of a step of %s%s, and %s by the speed of the other tasks%s",
             *(context.task_name(rank), rank, context.hosts[rank], speed),
-            *(format_duration(work.measured), format_duration(step), before),
-            *(format_duration(work.expected), outlook),
+            *(format_seconds(work.measured), format_seconds(step), before),
+            *(format_seconds(work.expected), outlook),
         )
 
     # -- what the next start learns

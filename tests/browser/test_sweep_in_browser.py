@@ -62,7 +62,11 @@ def overlaps(browser: Any, selector: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def opened(schemed: Any, tmp_path: Path) -> Any:
     """The page of a random search of 100 runs, in the light and in the dark scheme."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     schemed.get(write_page(made_sweep(tmp_path / "s", runs_of(100), "random")).as_uri())
+    legend = ".chart .legend button"  # its script may end after the page has loaded
+    WebDriverWait(schemed, 10).until(lambda page: page.find_elements("css selector", legend))
     return schemed
 
 

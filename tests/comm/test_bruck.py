@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from hpcflow.comm import bruck_allgather
 from hpcflow.comm.bruck_allgather import AllGather, block_ranges, bruck_rounds
 
 
@@ -17,8 +18,14 @@ class Sent:
         self.test = ready
 
 
-def gather(rows: list[int], seed: int) -> tuple[list[np.ndarray], list[int]]:
-    """The result of each rank and how many messages it has sent; ranks are polled in any order."""
+def gather(
+    rows: list[int], seed: int, piece: int = 0, awaited: list[int] | None = None
+) -> tuple[list[np.ndarray], list[int]]:
+    """The result of each rank and how many messages it has sent; ranks are polled in any order.
+
+    Messages have at most `piece` bytes if it is not 0. `awaited` gets the number of messages that a
+    rank awaits, at each start of one.
+    """
     size, draw = len(rows), np.random.default_rng(seed)
     starts = np.concatenate([[0], np.cumsum(rows)]).tolist()
     mail: dict[tuple[int, int], list[np.ndarray]] = {}
@@ -28,25 +35,31 @@ def gather(rows: list[int], seed: int) -> tuple[list[np.ndarray], list[int]]:
     def rank_of(rank: int) -> AllGather:
         def send(part: np.ndarray, dest: int) -> Sent:
             counts[rank] += 1
+            assert part.size <= (piece or part.size)
             mail.setdefault((rank, dest), []).append(part.copy())
             return Sent()
 
         def recv(part: np.ndarray, source: int) -> Sent:
             number = taken.get(source, 0)
             taken[source] = number + 1
+            missing.add((source, number))
+            if awaited is not None:
+                awaited.append(len(missing))
 
             def ready() -> bool:
                 come = mail.get((source, rank), [])
                 if len(come) <= number:
                     return False
                 part[:] = come[number]  # fails if the sizes differ
+                missing.discard((source, number))
                 return True
 
             return Sent(ready)
 
         taken: dict[int, int] = {}
+        missing: set[tuple[int, int]] = set()
         results[rank][starts[rank] : starts[rank + 1]] = rank
-        return AllGather(rank, results[rank], starts, send, recv)
+        return AllGather(rank, results[rank], starts, send, recv, lambda peer: piece)
 
     left = {rank: rank_of(rank) for rank in range(size)}
     polls = 0
@@ -55,7 +68,7 @@ def gather(rows: list[int], seed: int) -> tuple[list[np.ndarray], list[int]]:
         if left[rank].test():
             del left[rank]
         polls += 1
-        assert polls < 100 * size * size + 100, "it does not end"
+        assert polls < 200 * size * size + 100, "it does not end"
     return results, counts
 
 
@@ -68,6 +81,18 @@ def test_each_rank_gets_all_blocks_in_few_messages(size: int, even: bool) -> Non
     for result in results:
         np.testing.assert_array_equal(result, whole)
     assert max(counts) <= 2 * math.ceil(math.log2(size))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+def test_messages_in_pieces_are_few_at_a_time(size: int, monkeypatch) -> None:
+    monkeypatch.setattr(bruck_allgather, "IN_FLIGHT", 3)
+    rows = np.random.default_rng(size).integers(10, 40, size).tolist()
+    whole = np.repeat(np.arange(size, dtype=np.uint8), rows)
+    awaited: list[int] = []
+    results, counts = gather(rows, size, 4, awaited)
+    for result in results:
+        np.testing.assert_array_equal(result, whole)
+    assert max(awaited) == 3 and min(counts) >= sum(rows) * (size - 1) / size / 4 - 40
 
 
 @pytest.mark.parametrize("size", [1024, 4096, 4097])

@@ -36,6 +36,7 @@ def comm(request):
     everyone = world().split(range(world().size))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_memory_allreduce, "SMALL_BYTES", 0)
+        patch.setattr(shared_memory_allreduce, "CHUNK_BYTES", 24)  # of gathers between nodes
         patch.setattr(ring_allreduce, "LEAST_BYTES", 0)
         comm = shared_memory_allreduce.SharedCommunicator(
             everyone, node_of[request.param], rings=request.param in RINGS

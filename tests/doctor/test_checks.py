@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from hpcflow.doctor import check_table, findings_report
+from hpcflow.doctor import check_table, findings_report, node_checks
 from hpcflow.doctor.rank_facts import (
     ERROR,
     OK,
@@ -17,10 +17,11 @@ from hpcflow.doctor.rank_facts import (
     FolderFacts,
     JobFacts,
     KernelAgreement,
+    MeasuredWait,
     NetworkLink,
     RankFacts,
 )
-from hpcflow.doctor.rank_inspection import mapped_libmpi, try_place
+from hpcflow.doctor.rank_inspection import check_folder, mapped_libmpi
 
 OURS = "/env/lib/libmpi.so.40"
 SITES = "/opt/site/lib/libmpi.so.12"
@@ -66,16 +67,16 @@ def four_nodes() -> JobFacts:
 
 def odd(job: JobFacts) -> list[Finding]:
     """Findings that are not ok."""
-    return [row for row in check_table.judge(job) if row.level != OK]
+    return [row for row in check_table.run_checks(job) if row.level != OK]
 
 
 def test_a_sound_job_has_nothing_but_ok() -> None:
     job = four_nodes()
     assert odd(job) == []
-    text = findings_report.as_text(job, check_table.judge(job))
+    text = findings_report.as_text(job, check_table.run_checks(job))
     assert text.startswith("hpcflow doctor: 4 ranks on 4 nodes")
     assert text.endswith("nothing is wrong: a job would run\n")
-    assert findings_report.exit_code(check_table.judge(job)) == 0
+    assert findings_report.exit_code(check_table.run_checks(job)) == 0
 
 
 def test_a_second_libmpi_is_an_error_of_its_node() -> None:
@@ -132,7 +133,7 @@ def test_a_blas_with_more_threads_than_were_chosen_is_named() -> None:
 
 def test_a_slow_node_is_named_with_what_the_others_do() -> None:
     job = four_nodes()
-    (row,) = [row for row in check_table.judge(job) if row.check == "speed"]
+    (row,) = [row for row in check_table.run_checks(job) if row.check == "speed"]
     assert row.what == "float32 products 400 GFLOP/s, copies in memory 20 GB/s a rank"
     job.ranks[1].gemm, job.ranks[3].copies = 150e9, 9e9
     slow, narrow = odd(job)
@@ -143,7 +144,7 @@ def test_a_slow_node_is_named_with_what_the_others_do() -> None:
 
 def test_the_kernels_row_says_what_is_missing_and_what_that_costs() -> None:
     job = four_nodes()
-    (row,) = [row for row in check_table.judge(job) if row.check == "kernels"]
+    (row,) = [row for row in check_table.run_checks(job) if row.check == "kernels"]
     assert "no llvmlite: elementwise operations run one by one; no oneDNN" in row.what
     assert row.fix == "pip install 'hpcflow-mpi[fast]'"
 
@@ -163,7 +164,7 @@ def test_a_full_tmpdir_ends_a_job_and_a_home_that_is_read_only_does_not() -> Non
     (row,) = odd(job)
     assert (row.level, row.node) == (ERROR, "n4")
     assert "TMPDIR /tmp: no space left" in row.what and "export TMPDIR=" in row.fix
-    said = [row.what for row in check_table.judge(job) if row.node == "n1"]
+    said = [row.what for row in check_table.run_checks(job) if row.node == "n1"]
     assert said == ["HOME /home/u: read-only file system; hpcflow writes nothing there"]
 
 
@@ -219,7 +220,7 @@ def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
             KernelAgreement("cublaslt", 16),
             KernelAgreement("cudnn", 0, {}, {"Conv": "lost"}),
         ]
-    right, lost = [row for row in check_table.judge(job) if row.check == "GPU kernels"]
+    right, lost = [row for row in check_table.run_checks(job) if row.check == "GPU kernels"]
     assert (right.level, right.what) == (OK, "cublaslt: 16 of 16 compute what plain kernels do")
     assert (lost.level, lost.what) == (WARN, "cudnn serves nothing, CuPy does: lost")
     wrong, refused = {"MatMul of float32": "0.3 off"}, {"MatMulBias of float16, relu": "NaN"}
@@ -227,7 +228,7 @@ def test_kernels_of_gpus_that_disagree_are_an_error_of_their_node() -> None:
     (row,) = [row for row in odd(job) if row.level == ERROR]
     assert (row.node, row.what) == ("n2", "cublaslt: MatMul of float32: 0.3 off")
     assert "kernels=plain" in row.fix
-    told = [row.what for row in check_table.judge(job) if row.check == "GPU kernels"]
+    told = [row.what for row in check_table.run_checks(job) if row.check == "GPU kernels"]
     assert (
         "cublaslt: 14 of 15 compute what plain kernels do; "
         "not MatMulBias of float16, relu: NaN" in told
@@ -265,23 +266,23 @@ def test_a_launcher_of_another_mpi_is_answered_with_the_line_that_works() -> Non
     job = JobFacts([rank(0, "n1")])
     job.first.launch_error = "srun started 4 ranks, but Open MPI sees a world of 1"
     job.first.launch_fix = "start it by: srun --mpi=pmix -n 4 hpcflow doctor"
-    text = findings_report.as_text(job, check_table.judge(job))
+    text = findings_report.as_text(job, check_table.run_checks(job))
     assert "fix: start it by: srun --mpi=pmix" in text
-    assert findings_report.exit_code(check_table.judge(job)) == 1
+    assert findings_report.exit_code(check_table.run_checks(job)) == 1
 
 
 def test_equal_findings_are_one_row_for_many_nodes() -> None:
     job = JobFacts([rank(i, f"n{i}") for i in range(1000)])
     for one in job.ranks:
         one.places[1].problem = "permission denied"
-    text = findings_report.as_text(job, check_table.judge(job))
+    text = findings_report.as_text(job, check_table.run_checks(job))
     assert text.count("permission denied") == 1 and "n0, n1, n2, n3 and 996 more" in text
     assert len(text.splitlines()) < 30
 
 
 def test_json_holds_findings_and_facts() -> None:
     job = four_nodes()
-    told = json.loads(findings_report.as_json(job, check_table.judge(job)))
+    told = json.loads(findings_report.as_json(job, check_table.run_checks(job)))
     assert told["ok"] is True and told["format"] == 1
     again = JobFacts(
         [RankFacts.from_data(data) for data in copy.deepcopy(told["ranks"])], job.links
@@ -290,7 +291,7 @@ def test_json_holds_findings_and_facts() -> None:
 
 
 def test_no_check_fails_where_nothing_is_known() -> None:
-    rows = check_table.judge(
+    rows = check_table.run_checks(
         JobFacts([RankFacts(node="n1", broken={"mpi4py": "MPI does not start: x"})])
     )
     assert findings_report.exit_code(rows) == 1
@@ -300,7 +301,25 @@ def test_a_folder_that_takes_nothing(tmp_path) -> None:
     def full(path: str) -> None:
         raise OSError(28, "No space left on device")
 
-    assert try_place("TMPDIR", str(tmp_path), full).problem == "no space left on device"
-    sound = try_place("TMPDIR", str(tmp_path))
+    assert check_folder("TMPDIR", str(tmp_path), full).problem == "no space left on device"
+    sound = check_folder("TMPDIR", str(tmp_path))
     assert not sound.problem and sound.free > 0 and not list(tmp_path.iterdir())
-    assert try_place("TMPDIR", str(tmp_path / "none")).problem == "no such file or directory"
+    assert check_folder("TMPDIR", str(tmp_path / "none")).problem == "no such file or directory"
+
+
+@pytest.mark.parametrize(("own", "shared", "warned"), [(18e-3, 2e-3, True), (9e-4, 8e-4, False),
+                                                       (3e-4, 1e-5, False)])  # fmt: skip
+def test_cores_that_other_programs_use_are_told_by_the_waiting_of_their_node(own, shared, warned):
+    late = {"n1": {"own core": own, "shared cores": shared}, "n2": {"shared cores": 1e-3}}
+    job = JobFacts([rank(i, name) for i, name in enumerate(["n1", "n2"])])
+    job.waits = [
+        MeasuredWait(node, policy, 2000, [seconds] * 3)
+        for node, rows in late.items()
+        for policy, seconds in rows.items()
+    ]
+    (row,) = node_checks.waiting(job)
+    assert (row.level, row.node) == (("warn", "n1") if warned else ("ok", ""))
+    assert ("--set crowded=1" in row.fix) == warned
+    assert "18 ms after a message, and 2 ms if it yields" in row.what or not warned
+    job.waits.clear()
+    assert node_checks.waiting(job) == []

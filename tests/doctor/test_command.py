@@ -33,6 +33,20 @@ def run(command: list[str], n: int = 0, **more: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "0"], "-n 0: there must be at least one rank"),
+        (["-n", "-1"], "-n -1: there must be at least one rank"),
+        (["-n", "2", "--topology", ""], "--topology: the name of the file is empty"),
+        (["--topology", "t.json"], "describes the ranks of a job, and this is none"),
+    ],
+)
+def test_wrong_arguments_start_nothing(words: list[str], message: str) -> None:
+    code, told, errors = run([*DOCTOR, *words])
+    assert (code, told) == (2, "") and message in errors
+
+
 def test_alone_it_prints_a_page_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
     code, out, err = run([*DOCTOR, "--run-dir", str(tmp_path / "new" / "run")])
     assert code == 0, out + err

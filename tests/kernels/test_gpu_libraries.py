@@ -141,7 +141,9 @@ def test_a_cuda_graph_holds_them(case, dtype, monkeypatch):
         graph.launch()
         tolerance = gpu_kernel_agreement.ROUNDINGS * gpu_kernel_agreement.EPSILON[dtype]
         assert (
-            gpu_kernel_agreement._difference_text(out.get(), gpu_kernel_agreement._by_plain(node))
+            gpu_kernel_agreement._relative_difference(
+                out.get(), gpu_kernel_agreement._by_plain(node)
+            )
             <= tolerance
         )
     forget()

@@ -176,7 +176,7 @@ def test_rates_that_callbacks_set_are_those_of_the_updates() -> None:
     look = hf.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: seen.append(float(model.get_weights()[0][0, 0]))
     )
-    model.fit(X, Y, len(X), 3, 0, [rates, look])
+    history = model.fit(X, Y, len(X), 3, 0, [rates, look]).history
     weight, expected, rate = 0.0, [], 1.0
     for _ in range(3):
         rate /= 2
@@ -184,6 +184,7 @@ def test_rates_that_callbacks_set_are_those_of_the_updates() -> None:
         expected.append(weight)
     np.testing.assert_allclose(seen, expected, 1e-5)
     assert model.learning_rate == 0.125
+    assert history["learning_rate"] == [0.5, 0.25, 0.125]
 
 
 def test_the_rate_is_reduced_on_a_plateau() -> None:
@@ -193,8 +194,9 @@ def test_the_rate_is_reduced_on_a_plateau() -> None:
         on_epoch_end=lambda epoch, logs: rates.append(model.learning_rate)
     )
     reduce = hf.callbacks.ReduceLROnPlateau(factor=0.1, patience=2, min_lr=0.01)
-    model.fit(X, Y, epochs=8, verbose=0, callbacks=[scripted, reduce, look])
+    history = model.fit(X, Y, epochs=8, verbose=0, callbacks=[scripted, reduce, look]).history
     np.testing.assert_allclose(rates, [0.5, 0.5, 0.05, 0.05, 0.05, 0.05, 0.01, 0.01], 1e-6)
+    np.testing.assert_allclose(history["learning_rate"], [0.5, *rates[:-1]], 1e-6)
 
 
 def test_the_best_weights_are_saved_and_loaded(tmp_path: Path) -> None:

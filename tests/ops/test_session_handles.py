@@ -82,3 +82,15 @@ def test_another_dtype() -> None:
         h = session.run(hf.get_session_handle(np.zeros(2)))
         with pytest.raises(DTypeError, match="is float64"):
             session.run(value, {holder: h.handle})
+
+
+def test_single_values_and_strings_stay() -> None:
+    holder, value = hf.get_session_tensor("", hf.string)
+    numbers, number = hf.get_session_tensor("", hf.int64)
+    with hf.Session() as session:
+        text = session.run(hf.get_session_handle(hf.constant("caf\u00e9")))
+        count = session.run(hf.get_session_handle(hf.constant(7, hf.int64)))
+        assert session.run([value, number], {holder: text.handle, numbers: count.handle}) == [
+            "caf\u00e9".encode(),
+            7,
+        ]

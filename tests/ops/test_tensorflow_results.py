@@ -24,6 +24,28 @@ VALUES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "mean of int8 columns": (lambda: mean("int8", 0), [-2, 2, 2], "int8"),
     "mean of uint8 rows": (lambda: mean("uint8", 1), [84, 2], "uint8"),
     "mean of no int32": (lambda: hf.reduce_mean(hf.zeros([0, 3], hf.int32), 0), [0] * 3, "int32"),
+    "mean of large int32": (lambda: hf.reduce_mean([2**31 - 1, 2**31 - 3, 5]), 1431655765, "int32"),
+    "mean of large int8 rows": (
+        lambda: hf.reduce_mean(np.int8([[127, 127], [-100, -100]]), 1),
+        [127, -100],
+        "int8",
+    ),
+    "mean of large uint16": (lambda: hf.reduce_mean(np.uint16([60000] * 2)), 60000, "uint16"),
+    "mean of segments of int32": (
+        lambda: hf.segment_mean([-1, -2, 3], [0, 0, 3]),
+        [-1, 0, 0, 3],
+        "int32",
+    ),
+    "mean of unsorted segments of int32": (
+        lambda: hf.unsorted_segment_mean([-1, -2, 3], [0, 0, 2], 4),
+        [-1.5, 0, 3, 0],
+        "float64",
+    ),
+    "transpose by axes from the back": (
+        lambda: hf.transpose([[1, 2, 3], [4, 5, 6]], [-1, -2]),
+        [[1, 4], [2, 5], [3, 6]],
+        "int32",
+    ),
     "zero_fraction of bools": (lambda: hf.nn.zero_fraction([True, False, False]), 2 / 3, "float32"),
     "loss of integers": (
         lambda: hf.losses.absolute_difference([1, 0, 1], [3, 0, -1]),

@@ -20,13 +20,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpcflow.errors import PlacementError
-from hpcflow.placement.durations import (
-    Seconds,
-    draw_order_statistics,
-    group_sizes,
-    noise_factor,
-)
+from hpcflow.placement.durations import Seconds
 from hpcflow.placement.network import Network
+from hpcflow.placement.noise_statistics import draw_order_statistics, group_sizes, noise_factor
 from hpcflow.placement.step_template import StepTemplate, TemplateTask
 from tests.placement.replay_by_tasks import Task, replay
 
@@ -133,6 +129,7 @@ class _JobReplay:
         self.resources: dict[tuple[str, int], int] = {}  # by kind or rank, and group
         self.ports: dict[tuple[str, int], int] = {}
         self.bandwidths: list[float] = []
+        self.connections: dict[tuple[int, str, str], int] = {}  # by group, sender and receiver
         self.ticked: list[int] = []  # by step: when all groups have made it
         self.updated: list[int] = []  # by step: the end of its update
         self.workers = template.ranks
@@ -282,7 +279,17 @@ class _JobReplay:
                 weight = members if rank in servers else on_node
                 port = self._port(f"network port of {of} ({side})", node)
                 ports.append((port, float(weight * servers.get(other, 1))))
-        return self._add(Task(tuple(before), nbytes=task.nbytes, ports=tuple(ports), delay=delay))
+        pair = (which, *ends)
+        connection = self.connections.setdefault(pair, len(self.connections))
+        return self._add(
+            Task(
+                tuple(before),
+                nbytes=task.nbytes,
+                ports=tuple(ports),
+                delay=delay * task.messages,
+                connection=connection,
+            )
+        )
 
     def _node(self, which: int, rank: str) -> tuple[int, float]:
         """The number of a node of a rank of a group, and how many members of the group are on it.
@@ -301,8 +308,19 @@ class _JobReplay:
         """Add a collective, which begins when all groups have come to it."""
         before = [group[k] for group in numbers for k in task.after]
         before = before or [group.last for group in self.groups]
-        resource = self._resource("collectives", 0)
-        return self._add(Task(tuple(before), resource, self._seconds(task.seconds)))
+        port = self.ports.setdefault(("collectives", 0), len(self.bandwidths))
+        if port == len(self.bandwidths):
+            self.bandwidths.append(1.0)
+        own = Task(
+            tuple(before),
+            nbytes=task.seconds.median,
+            ports=((port, 1.0),),
+            delay=task.delay,
+            connection=0 if task.in_order else -1,
+            in_order=task.in_order,
+            least=task.least,
+        )
+        return self._add(own)
 
     def _add_update(self, numbers: list[list[int]]) -> int:
         """Add the update of the servers; returns its last task."""

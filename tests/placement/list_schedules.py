@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpcflow.placement.makespan import StepProblem, Timeline
+from hpcflow.placement.heft import ListSchedule
+from hpcflow.placement.step_problem import StepProblem
 
 
 def list_makespan(problem: StepProblem, placement: Sequence[int]) -> float:
     """Return when the last device ends if operations run in the order of the list schedule."""
-    timeline = Timeline(problem)
+    schedule = ListSchedule(problem)
     for op in problem.order:
-        timeline.place(op, placement[problem.group[op]])
-    used = set(timeline.where)
-    return max(timeline.free[d] + problem.devices[d].end for d in used)
+        schedule.place(op, placement[problem.group[op]])
+    used = set(schedule.device_of)
+    return max(schedule.device_idle[d] + problem.devices[d].end for d in used)

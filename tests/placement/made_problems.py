@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcflow.placement.split_problem import DeviceClass, Part, SplitProblem, Transfer
+from hpcflow.placement.pipeline_splits.split_problem import DeviceType, Part, SplitProblem, Transfer
 
 
 def made_problem(seed: int, size: int = 6) -> SplitProblem:
@@ -31,8 +31,8 @@ def made_problem(seed: int, size: int = 6) -> SplitProblem:
             others = frozenset(rng.sample([b for b in range(size) if b != producer], 2))
             transfers.append(Transfer(producer, others, float(rng.choice((1, 2)))))
     devices = (
-        DeviceClass("gpu", rng.choice((1, 2)), rng.choice((np.inf, nbytes.sum() * 0.6 + 1))),
-        DeviceClass("cpu", rng.choice((0, 1)), np.inf, rng.choice((0.0, 1.0, 0.5))),
+        DeviceType("gpu", rng.choice((1, 2)), rng.choice((np.inf, nbytes.sum() * 0.6 + 1))),
+        DeviceType("cpu", rng.choice((0, 1)), np.inf, rng.choice((0.0, 1.0, 0.5))),
     )
     before = tuple(frozenset(a for a, b in edges if b == block) for block in range(size))
     return SplitProblem(devices, np.array([first, second]), nbytes, before, tuple(transfers))
@@ -88,7 +88,7 @@ def _orders(used: list[int]) -> Iterator[dict[int, int]]:
 def covers(problem: SplitProblem, parts: list[Part]) -> bool:
     """Whether each block is in one part, and no class has more parts than devices."""
     blocks = sorted(block for part in parts for block in part.blocks)
-    used = [part.device for part in parts if part.blocks]
+    used = [part.device_type for part in parts if part.blocks]
     return blocks == list(range(problem.size)) and all(
         used.count(kind) <= device.count for kind, device in enumerate(problem.devices)
     )

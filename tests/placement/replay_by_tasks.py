@@ -2,9 +2,10 @@
 
 A *resource* runs one task at a time, in the order in which they become ready. A *port* is one
 direction of a network card, an uplink or a memory. It divides its bandwidth equally among the
-messages in it (processor sharing). A message has arrived when its bytes have passed all its ports,
-and its latency after that. Ports do not wait for each other, as if a switch had unlimited buffers:
-a message that is slow in one port takes its equal share of the other.
+connections that have messages in it, and the share of a connection among its messages (processor
+sharing). A message has arrived when its bytes have passed all its ports, and its latency after
+that. Ports do not wait for each other, as if a switch had unlimited buffers: a message that is slow
+in one port takes its equal share of the other.
 
 A message may stand for several equal ones that start together: its *weight* in a port is how many
 of them pass it, each of `nbytes`.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,9 @@ class Task(NamedTuple):
 
     It begins when all tasks in `after` have ended. With `needed` it begins when tasks in `after`
     with weights, `weights`, of this sum have ended. It takes `seconds` on `resource` (or without
-    one), then `nbytes` pass each of `ports` (port, weight); `delay` follows.
+    one), then `nbytes` pass each of `ports` (port, weight); `delay` follows. It ends `least` after
+    its start or later. Messages of a `connection` have equal weights; a message without one has its
+    own. If `in_order`, only the message of a connection that came first moves.
     """
 
     after: tuple[int, ...] = ()
@@ -42,6 +45,9 @@ class Task(NamedTuple):
     delay: float = 0.0
     needed: float = 0.0
     weights: tuple[float, ...] = ()
+    connection: int = -1
+    in_order: bool = False
+    least: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,31 +71,68 @@ def replay(tasks: Sequence[Task], resources: int, bandwidths: Sequence[float]) -
 
 
 class _Port:
-    """A port with processor sharing.
+    """A port: `left` has the bytes of each message, `connections` the messages of each connection.
 
-    `served` is how many bytes each message that was there from the start has passed (the virtual
-    time of the queue). A message that enters at `served` v leaves at v + nbytes.
+    `weights` has the weight of each connection.
     """
 
-    __slots__ = ("bandwidth", "busy", "changed", "leaving", "served", "version", "weight")
+    __slots__ = ("bandwidth", "busy", "changed", "connections", "in_order", "left", "version",
+                 "weights")  # fmt: skip
 
     def __init__(self, bandwidth: float) -> None:
         self.bandwidth = bandwidth
-        self.weight = self.served = self.changed = self.busy = 0.0
+        self.changed = self.busy = 0.0
         self.version = 0
-        self.leaving: list[tuple[float, int, float]] = []  # served at the end, task, weight
+        self.left: dict[int, float] = {}
+        self.connections: dict[int, list[int]] = {}
+        self.in_order: set[int] = set()  # connections
+        self.weights: dict[int, float] = {}
+
+    def rates(self) -> dict[int, float]:
+        """Bytes per second of each message, one for each member of a group."""
+        total = sum(self.weights[which] for which in self.connections)
+        moving = {
+            which: messages[:1] if which in self.in_order else messages
+            for which, messages in self.connections.items()
+        }
+        return {
+            number: self.bandwidth / total / len(messages)
+            for messages in moving.values()
+            for number in messages
+        }
+
+    def enter(self, number: int, task: Task, which: int, weight: float) -> None:
+        """Let a message enter."""
+        self.left[number] = task.nbytes
+        self.connections.setdefault(which, []).append(number)
+        self.weights[which] = weight
+        if task.in_order:
+            self.in_order.add(which)
 
     def advance(self, now: float) -> None:
         """Serve until now."""
-        if self.weight:
-            self.served += (now - self.changed) * self.bandwidth / self.weight
+        if self.left:
             self.busy += now - self.changed
+            for number, rate in self.rates().items():
+                self.left[number] -= (now - self.changed) * rate
         self.changed = now
 
     def next_end(self) -> float:
         """When the next message leaves, if none comes before."""
-        left = max(0.0, self.leaving[0][0] - self.served)
-        return self.changed + left * self.weight / self.bandwidth
+        rates = self.rates()
+        return self.changed + min(max(0.0, self.left[n]) / rate for n, rate in rates.items())
+
+    def leave(self, sizes: Callable[[int], float]) -> list[int]:
+        """Let the messages leave of which nothing is left but rounding."""
+        gone = [number for number, left in self.left.items() if left <= _ROUNDING * sizes(number)]
+        for number in gone:
+            del self.left[number]
+        kept = {
+            which: [number for number in messages if number not in gone]
+            for which, messages in self.connections.items()
+        }
+        self.connections = {which: messages for which, messages in kept.items() if messages}
+        return gone
 
 
 class _Replay:
@@ -111,6 +154,7 @@ class _Replay:
                 self.users[before].append((number, weight))
         self.events: list[tuple[float, int, int, int, int]] = []
         self.over: collections.deque[int] = collections.deque()  # tasks that end now
+        self.entered = [0.0] * len(tasks)  # when the seconds of each task were over
         self.count = 0
 
     def run(self) -> Times:
@@ -172,39 +216,37 @@ class _Replay:
             self.is_free[task.resource] = True
             if queue:
                 self._occupy(task.resource, queue.popleft(), now)
+        self.entered[number] = now
         if not task.ports or not task.nbytes:
-            if task.delay:
-                self._push(now + task.delay, _END, number, 1)
+            if task.delay or task.least:
+                self._push(now + max(task.delay, task.least), _END, number, 1)
             else:
                 self.over.append(number)
             return
+        connection = task.connection if task.connection >= 0 else -1 - number
         for which, weight in task.ports:
             port = self.ports[which]
             port.advance(now)
-            port.weight += weight
-            heapq.heappush(port.leaving, (port.served + task.nbytes, number, weight))
+            port.enter(number, task, connection, weight)
             self._expect(which)
 
     def _expect(self, which: int) -> None:
         """Plan the next message that leaves a port."""
         port = self.ports[which]
         port.version += 1
-        if port.leaving:
+        if port.left:
             self._push(port.next_end(), _PORT, which, port.version)
 
     def _serve(self, which: int, now: float) -> None:
         """Let the messages leave that have passed a port."""
         port = self.ports[which]
         port.advance(now)
-        port.served = max(port.served, port.leaving[0][0])
-        while port.leaving and port.leaving[0][0] <= port.served * (1 + _ROUNDING):
-            _, number, weight = heapq.heappop(port.leaving)
-            port.weight = port.weight - weight if port.leaving else 0.0
+        for number in port.leave(lambda number: self.tasks[number].nbytes):
             self.in_ports[number] -= 1
             if not self.in_ports[number]:
-                self._push(now + self.tasks[number].delay, _END, number, 1)
-        if not port.leaving:
-            port.served = 0.0
+                task = self.tasks[number]
+                end = max(now + task.delay, self.entered[number] + task.least)
+                self._push(end, _END, number, 1)
         self._expect(which)
 
     def _end(self, number: int, now: float) -> None:

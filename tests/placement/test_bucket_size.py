@@ -12,13 +12,18 @@ MIB = 1 << 20
 
 
 def step_seconds(network: Network, nodes: int, total: int, size: int, backward: float) -> float:
-    """Time until all gradients are summed; they appear evenly during `backward` seconds."""
-    ready, end = 0, 0.0
+    """Time until all gradients are summed; they appear evenly during `backward` seconds.
+
+    Calls of 20 us follow each other, and bytes pass the network, but latencies overlap.
+    """
+    ready, called, passed, end = 0, 0.0, 0.0, 0.0
     while ready < total:
         nbytes = min(size, total - ready)
         ready += nbytes
-        begin = max(end, backward * ready / total)
-        end = begin + 20e-6 + network.allreduce_seconds(nbytes, nodes, 1)
+        called = max(called, backward * ready / total) + 20e-6
+        times = network.allreduce_times(nbytes, nodes, 1)
+        passed = max(passed, called) + times.occupied
+        end = max(end, passed + times.delay, called + times.least)
     return end
 
 
@@ -36,15 +41,15 @@ NETWORKS = {
 def test_a_chosen_size_is_seldom_worse_and_often_better_than_one_mib(name, total) -> None:
     network, nodes = NETWORKS[name]
     size = best_bucket_bytes(network, nodes, 1, total)
-    transfer = network.allreduce_seconds(total, nodes, 1)
+    transfer = network.allreduce_times(total, nodes, 1).alone
     ratios = [
         step_seconds(network, nodes, total, size, share * transfer)
         / step_seconds(network, nodes, total, MIB, share * transfer)
         for share in (0.1, 1.0, 10.0)
     ]
-    assert max(ratios) < 1.35
-    if total >= 100 * MIB and network.latency >= 2e-5 and nodes > 2:
-        assert ratios[0] < 0.95, ratios
+    assert max(ratios) < 1.45
+    if total >= 3 * MIB and network.latency >= 1e-3:
+        assert ratios[0] < 0.75, ratios
 
 
 def test_fixed_costs_are_a_tenth_of_the_transfer_unless_the_gradients_are_few() -> None:

@@ -10,10 +10,13 @@ import random
 import numpy as np
 import pytest
 
-from hpcflow.placement.makespan import Device, Links, MemoryReservation, StepProblem, Value
-from hpcflow.placement.makespan_search import score, search
+from hpcflow.placement.chain_partition import chain_partition
+from hpcflow.placement.device_links import Links
+from hpcflow.placement.heft import heft_placement
+from hpcflow.placement.placement_search import score, search
 from hpcflow.placement.segment_schedule import step_time
-from hpcflow.placement.start_placements import cut, default_placement, earliest_finish
+from hpcflow.placement.start_placements import default_placement
+from hpcflow.placement.step_problem import Device, MemoryReservation, StepProblem, Value
 from tests.placement.list_schedules import list_makespan
 
 
@@ -21,7 +24,7 @@ def problem(seconds, edges, devices=2, fixed=None, held=None, groups=None, **mor
     """Operations of these seconds; `edges` are (producer, bytes, users)."""
     group = tuple(groups or range(len(seconds)))
     count = max(group) + 1
-    settings = {"latency": 1.0, "bandwidth": 10.0, "choices": devices, **more}
+    settings = {"latency": 1.0, "bandwidth": 10.0, "candidate_count": devices, **more}
     devices = settings.pop("over", (Device(),) * devices)
     links = Links.equal(len(devices), settings.pop("latency"), settings.pop("bandwidth"))
     settings.setdefault("links", links)
@@ -127,7 +130,7 @@ def simulated(made, placement, order):
                 if there != here:
                     if (i, here) not in arrived:
                         begin = max(time, out[there], into[here])
-                        took = made.costs[i]
+                        took = made.message_seconds[i]
                         arrived[i, here] = out[there] = into[here] = begin + took
                     time = arrived[i, here]
                 ready = max(ready, time)
@@ -144,7 +147,7 @@ def test_the_schedule_is_that_of_its_order_and_near_the_best_order(seed):
     assert tuple(made.order) in set(topological_orders(made))
     assert found == pytest.approx(simulated(made, placement, made.order))
     best = min(simulated(made, placement, order) for order in topological_orders(made))
-    longest = sum(made.seconds) + sum(made.costs) * 3
+    longest = sum(made.seconds) + sum(made.message_seconds) * 3
     assert best - 1e-9 <= found <= min(longest, 2 * best + 1e-9)
 
 
@@ -187,7 +190,9 @@ def test_peaks_are_those_of_a_walk_over_the_order(seed):
 
 def test_a_value_that_its_user_takes_over_counts_only_where_it_is_received():
     made = problem([1, 1], [(0, 40, [1])])
-    lent = dataclasses.replace(made, values=(dataclasses.replace(made.values[0], held=False),))
+    lent = dataclasses.replace(
+        made, values=(dataclasses.replace(made.values[0], has_buffer=False),)
+    )
     assert list(made.peaks([0, 1])) == [40, 40] and list(lent.peaks([0, 1])) == [0, 40]
 
 
@@ -236,13 +241,13 @@ def test_fixed_groups_and_groups_of_several_operations_stay_together():
 
 
 def test_free_groups_take_only_the_first_devices():
-    made = problem([5] * 4, [], devices=3, choices=2)
+    made = problem([5] * 4, [], devices=3, candidate_count=2)
     assert set(found(made).devices) == {0, 1}
 
 
 def test_groups_beside_a_fixed_group_of_their_layer_take_only_the_first_devices():
     near = [(0, 1, [1]), (1, 1, [2])]
-    made = problem([1] * 3, near, devices=3, choices=2, fixed=[2, None, None])
+    made = problem([1] * 3, near, devices=3, candidate_count=2, fixed=[2, None, None])
     assert found(made, layers=[[0, 1, 2]]).devices == (2, 0, 0)
 
 
@@ -264,7 +269,7 @@ def test_if_nothing_fits_the_least_overflow_is_found():
 def test_heft_keeps_to_the_memory_of_state():
     over = (Device(memory=10), Device(memory=30))
     made = problem([5, 5, 5], [], held=[10.0] * 3, over=over)
-    assert sorted(earliest_finish(made)) == [0, 1, 1]
+    assert sorted(heft_placement(made)) == [0, 1, 1]
 
 
 def test_repeated_searches_agree():
@@ -277,7 +282,7 @@ def test_repeated_searches_agree():
 def test_cuts_are_contiguous_and_the_greatest_part_is_the_least(seed):
     rng = random.Random(seed)
     weights = [rng.choice([0.0, 1.0, 3.0, 8.0]) for _ in range(8)]
-    parts = cut(weights, [1.0] * 3)
+    parts = chain_partition(weights, [1.0] * 3)
     assert parts == sorted(parts) and set(parts) <= {0, 1, 2}
     heaviest = max(sum(w for w, p in zip(weights, parts, strict=True) if p == k) for k in range(3))
     least = min(
@@ -300,7 +305,7 @@ def test_each_candidate_and_move_keeps_groups_on_the_devices_that_they_allow(see
     layers = [[g] for g in range(8)]
     found = [
         default_placement(made),
-        earliest_finish(made),
+        heft_placement(made),
         search(made, layers, layers, 0).devices,
     ]
     for devices in found:

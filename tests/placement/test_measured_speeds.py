@@ -102,6 +102,7 @@ ROW = {"rank": 1, "host": "a", "speed": 0.5}
         json.dumps({**GOOD, "ranks": {}}),
         json.dumps({**GOOD, "ranks": ["rank"]}),
         json.dumps({**GOOD, "ranks": [{**ROW, "rank": True}]}),
+        json.dumps({**GOOD, "ranks": [{**ROW, "rank": -1}]}),
         json.dumps({**GOOD, "ranks": [{**ROW, "speed": "0.5"}]}),
         json.dumps({**GOOD, "ranks": [{**ROW, "speed": 0.0}]}),
         json.dumps({**GOOD, "ranks": [{**ROW, "speed": float("nan")}]}),
@@ -113,4 +114,14 @@ ROW = {"rank": 1, "host": "a", "speed": 0.5}
 def test_a_damaged_file_is_an_error_that_names_it(text, tmp_path):
     (tmp_path / NAME).write_text(text)
     with pytest.raises(HpcflowError, match=NAME):
+        read_speeds(tmp_path)
+
+
+def test_a_rank_that_is_there_twice_is_an_error_that_names_its_row(tmp_path):
+    (tmp_path / NAME).write_text(json.dumps({**GOOD, "ranks": [ROW, {**ROW, "rank": 2}, ROW]}))
+    with pytest.raises(HpcflowError, match=rf"{NAME} .*ranks\[2\] is rank 1 a second time"):
+        read_speeds(tmp_path)
+    text = json.dumps({**GOOD, "ranks": [ROW]})
+    (tmp_path / NAME).write_text(text.replace('"speed": 0.5', '"speed": 0.5, "speed": 0.1'))
+    with pytest.raises(HpcflowError, match=f"{NAME} .*the name 'speed' twice"):
         read_speeds(tmp_path)

@@ -172,6 +172,39 @@ def test_no_split_exits_with_one(write, tmp_path):
         assert not (tmp_path / "s").exists()
 
 
+def graph_with(**entries: object) -> dict:
+    first, *others = CHAIN["nodes"]
+    return {**CHAIN, "nodes": [{**first, **entries}, *others]}
+
+
+UNUSUAL_GRAPHS = {
+    "nothing costs anything": graph([0, 0, 0], []),
+    "more devices than nodes": {**CHAIN, "maxFPGAs": 10**9, "maxCPUs": 10**9},
+    "one device": {**CHAIN, "maxFPGAs": 0, "maxCPUs": 1},
+    "a node that takes very long on accelerators": {
+        **graph_with(fpgaLatency=1e100),
+        "maxCPUs": 1,
+    },
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL_GRAPHS)
+def test_unusual_graphs_are_split(write, tmp_path, name):
+    file, out = write("g.json", UNUSUAL_GRAPHS[name]), tmp_path / "s.json"
+    for words in (["--contiguous"], []):
+        code, _, errors = command("split", file, *words, "--seconds", 0.5, "--out", out)
+        assert code == 0, errors
+        code, printed, _ = command("check", file, out)
+        assert code == 0 and json.loads(printed)["load_ms"] <= 100, printed
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_the_time_of_a_search_is_positive(write, tmp_path, seconds):
+    words = ("split", write("g.json", CHAIN), "--out", tmp_path / "s.json")
+    code, _, errors = command(*words, f"--seconds={seconds}")
+    assert code == 2 and "--seconds" in errors
+
+
 BAD_GRAPHS = {
     "is not JSON": "{",
     "has no list 'nodes'": [],
@@ -182,12 +215,18 @@ BAD_GRAPHS = {
         **CHAIN,
         "edges": [{"sourceId": 99, "destId": 10, "cost": 1}],
     },
-    "edges[0]: cost must be a number of at least 0": {
+    "edges[0]: cost must be a number from 0 to 1e100": {
         **CHAIN,
         "edges": [{"sourceId": 10, "destId": 11, "cost": -1}],
     },
     "maxFPGAs must be": {k: v for k, v in CHAIN.items() if k != "maxFPGAs"},
     "has no devices": {**CHAIN, "maxFPGAs": 0},
+    "maxFPGAs must be a number from 0 to 1e100, is True": {**CHAIN, "maxFPGAs": True},
+    "maxFPGAs must be a number from 0 to 1e100, is 1000": {**CHAIN, "maxFPGAs": 10**400},
+    "nodes[0]: supportedOnFpga must be 0, 1": graph_with(supportedOnFpga="no"),
+    "nodes[0]: isBackwardNode must be 0, 1": graph_with(isBackwardNode=2),
+    "nodes[0]: colorClass must be a whole number or text": graph_with(colorClass=[1]),
+    "is not JSON: maximum recursion": "[" * 100_000,
 }
 BAD_SPLITS = {
     "has no list 'fpgas'": {},

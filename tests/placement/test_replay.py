@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hpcflow.comm.bruck_allgather import bruck_rounds
 from hpcflow.errors import PlacementError
 from hpcflow.placement.network import Network
 from tests.placement.replay_by_tasks import Task, replay
@@ -50,6 +51,14 @@ def test_messages_that_overlap_in_part_share_while_they_overlap() -> None:
         Task((1,), nbytes=100.0, ports=((0, 1.0),)),
     ]
     assert replay(tasks, 0, [100.0]).ends.tolist() == pytest.approx([1.5, 0.5, 2.0])
+
+
+def test_a_connection_with_three_messages_gets_no_more_than_one_with_a_single_message() -> None:
+    """As TCP: each connection gets half of the port until the single message has passed."""
+    many = [Task(nbytes=100.0, ports=((0, 1.0),), connection=7) for _ in range(3)]
+    single = Task(nbytes=100.0, ports=((0, 1.0),), connection=8)
+    ends = replay([*many, single], 0, [100.0]).ends
+    assert ends.tolist() == pytest.approx([4.0, 4.0, 4.0, 2.0])
 
 
 def shared_fairly(starts: list[float], sizes: list[float], weights: list[float]) -> list[float]:
@@ -103,7 +112,7 @@ def test_tasks_that_can_never_begin_are_an_error() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_the_formula_of_a_ring_is_the_replay_of_its_messages(ranks: int) -> None:
     """Each rank sends n - 1 chunks and then n - 1 sums to the right, each after it has the last."""
-    network, nbytes = Network(bandwidth=1e9, latency=3e-6), 1e6
+    network, nbytes = Network(bandwidth=1e9, latency=3e-6), ranks * 20e3  # a ring of one part
     tasks: list[Task] = []
     for step in range(2 * (ranks - 1)):
         for rank in range(ranks):
@@ -112,19 +121,19 @@ def test_the_formula_of_a_ring_is_the_replay_of_its_messages(ranks: int) -> None
             ports = ((2 * rank, 1.0), (2 * ((rank + 1) % ranks) + 1, 1.0))
             tasks.append(Task(after, nbytes=nbytes / ranks, ports=ports, delay=network.latency))
     ends = replay(tasks, 0, [network.bandwidth] * 2 * ranks).ends
-    assert network.allreduce_seconds(nbytes, ranks, 1) == pytest.approx(ends.max())
+    assert network.allreduce_times(nbytes, ranks, 1).alone == pytest.approx(ends.max())
 
 
 def test_an_allreduce_within_a_node_uses_no_network() -> None:
     slow, fast = (Network(bandwidth=rate, latency=1.0) for rate in (1.0, 1e9))
-    assert slow.allreduce_seconds(1e6, 4, 4) == fast.allreduce_seconds(1e6, 4, 4) < 1.0
-    assert slow.allreduce_seconds(1e6, 1, 4) == 0.0
-    assert fast.allreduce_seconds(1e6, 8, 4) > 2.0
+    assert slow.allreduce_times(1e6, 4, 4).alone == fast.allreduce_times(1e6, 4, 4).alone < 1.0
+    assert slow.allreduce_times(1e6, 1, 4).alone == 0.0
+    assert fast.allreduce_times(1e6, 8, 4).alone > 2.0
 
 
 def test_fast_networks_take_a_number_of_messages_that_grows_with_the_logarithm() -> None:
     network = Network(bandwidth=1e10, latency=1.0)
-    times = [network.allreduce_seconds(0.0, ranks, 1) for ranks in (2, 4, 1024)]
+    times = [network.allreduce_times(0.0, ranks, 1).alone for ranks in (2, 4, 1024)]
     assert times == [2.0, 4.0, 20.0]
 
 
@@ -132,6 +141,16 @@ def test_all_ranks_of_a_node_receive_gathered_rows_through_its_port() -> None:
     network = Network(bandwidth=100.0, latency=0.0)
     assert network.gather_seconds(50.0, 4, 1) == pytest.approx(3 * 50 / 100)
     assert network.gather_seconds(50.0, 8, 4) == pytest.approx(4 * 50 / 100)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 12, 16])
+def test_rows_take_the_rounds_of_their_allgather_and_two_trees_of_their_counts(ranks: int) -> None:
+    """A round begins when the last one has ended; the counts go up a binomial tree and down."""
+    network = Network(bandwidth=100.0, latency=2.0)
+    rounds = [count for _, _, count in bruck_rounds(0, ranks)]
+    tree = max(bin(rank).count("1") for rank in range(1, 1 << (ranks - 1).bit_length()))
+    wanted = 2 * tree * 2.0 + sum(2.0 + count * 50 / 100 for count in rounds)
+    assert network.gather_seconds(50.0, ranks, 1) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(

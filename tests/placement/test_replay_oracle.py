@@ -9,7 +9,7 @@ from hpcflow.errors import PlacementError
 from hpcflow.placement.durations import Seconds
 from hpcflow.placement.job_replay import JobSettings, ReplicaClass, replay_job
 from hpcflow.placement.network import Network
-from hpcflow.placement.replay import Route, StepTasks, replay
+from hpcflow.placement.replay import Message, StepTasks, replay
 from hpcflow.placement.step_template import Gate, StepTemplate, TemplateTask
 from tests.placement import job_replay_by_tasks as oracle
 
@@ -27,9 +27,20 @@ def any_task(rng: np.random.Generator, ranks: list[str], after: tuple[int, ...])
     rank, to = (str(name) for name in rng.choice(ranks, 2))
     if rank != to and rng.random() < 0.5:
         nbytes = float(rng.choice([0.0, 1e6, rng.uniform(1e6, 1e8)]))
-        return TemplateTask(rank, after, to=to, nbytes=nbytes)
+        messages = float(rng.choice([1.0, rng.uniform(1, 9)]))
+        return TemplateTask(rank, after, to=to, nbytes=nbytes, messages=messages)
     device = str(rng.choice(["", "cpu:0", "gpu:0"], p=[0.1, 0.7, 0.2]))
     return TemplateTask(rank, after, any_seconds(rng), device)
+
+
+def any_collective(rng: np.random.Generator, after: tuple[int, ...]) -> TemplateTask:
+    delay = float(rng.choice([0.0, rng.uniform(0.0, 0.5)]))
+    least = float(rng.choice([0.0, rng.uniform(0.0, 2.0)]))
+    is_sum = bool(rng.random() < 0.7)
+    return TemplateTask(
+        *(RANKS[0], after, any_seconds(rng)),
+        **{"is_collective": True, "delay": delay, "least": least, "in_order": is_sum},
+    )
 
 
 def any_after(rng: np.random.Generator, count: int) -> tuple[int, ...]:
@@ -48,7 +59,7 @@ def any_template(rng: np.random.Generator, mode: str, replicas: int) -> StepTemp
     for i in range(count):
         after = any_after(rng, i)
         if mode == "sum" and rng.random() < 0.3:
-            tasks.append(TemplateTask(RANKS[0], after, any_seconds(rng), is_collective=True))
+            tasks.append(any_collective(rng, after))
             continue
         task = any_task(rng, workers + servers, after)
         gates: list[Gate] = ["", "update"] if mode == "update" else ["", "clock"]
@@ -57,7 +68,7 @@ def any_template(rng: np.random.Generator, mode: str, replicas: int) -> StepTemp
                                 gate=gates[int(rng.integers(0, 2))])  # fmt: skip
         tasks.append(task)
     if not any(task.is_collective for task in tasks) and mode == "sum":
-        tasks.append(TemplateTask(RANKS[0], (count - 1,), any_seconds(rng), is_collective=True))
+        tasks.append(any_collective(rng, (count - 1,)))
     ends = tuple(range(len(tasks)))
     counts = {name: 1 + 2 * i for i, name in enumerate(servers)}
     if mode == "update":
@@ -97,12 +108,48 @@ def test_a_replay_is_that_of_one_object_for_each_task(mode: str, seed: int) -> N
     )
 
 
+def fair_by_hand(
+    starts: list[float], sizes: list[float], of: list[int], weights: dict[int, float]
+) -> list[float]:
+    """The ends of messages in a port of 1 byte/s that connections share, from event to event."""
+    left, ends, now = list(sizes), [np.inf] * len(sizes), 0.0
+    while np.isinf(ends).any():
+        here = [i for i, start in enumerate(starts) if start <= now and np.isinf(ends[i])]
+        total = sum(weights[which] for which in {of[i] for i in here})
+        rates = {i: 1 / total / sum(of[k] == of[i] for k in here) for i in here}
+        until = min([now + left[i] / rates[i] for i in here] + [s for s in starts if s > now])
+        for i in here:
+            left[i] -= (until - now) * rates[i]
+            if left[i] < 1e-9:
+                ends[i] = until
+        now = until
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_connections_share_a_port_and_messages_a_connection(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 12))
+    starts, sizes = rng.uniform(0, 10, count).tolist(), rng.uniform(0.1, 5, count).tolist()
+    of = rng.integers(0, 4, count).tolist()
+    weights = {which: float(rng.integers(1, 4)) for which in range(4)}
+    routes: list[Message | None] = [None] * count  # tasks that end when the messages start
+    routes += [Message(sizes[i], ((0, weights[of[i]]),), 0.0, of[i]) for i in range(count)]
+    users: list[list[int]] = [[count] for _ in range(count)]
+    users += [[] for _ in range(count)]
+    tasks = StepTasks(users, [1] * 2 * count, [-1] * 2 * count, routes)
+    seconds = np.array([[*starts, *[0.0] * count]])
+    missing = np.array([[0] * count + [1] * count])
+    ends = replay(tasks, seconds, missing, [], 0, [1.0]).ends[0, count:]
+    assert ends.tolist() == pytest.approx(fair_by_hand(starts, sizes, of, weights))
+
+
 def test_tasks_that_can_never_begin_are_an_error() -> None:
-    cycle = StepTasks([[1], [-1]], [1.0, 1.0], [-1, -1], [None, None])
-    never = StepTasks([[1], []], [1.0, 1.0], [-1, -1], [None, None])
+    cycle = StepTasks([[1], [-1]], [1, 1], [-1, -1], [None, None])
+    never = StepTasks([[1], []], [1, 1], [-1, -1], [None, None])
     for tasks, missing in ((cycle, [1.0, 1.0]), (never, [0.0, 2.0])):
         with pytest.raises(PlacementError, match="of the replay never begins"):
             replay(tasks, np.zeros((1, 2)), np.array([missing]), [], 0, [])
-    message = StepTasks([[]], [1.0], [-1], [Route(1.0, ((0, 1.0),), 0.0)])
+    message = StepTasks([[]], [1], [-1], [Message(1.0, ((0, 1.0),), 0.0)])
     with pytest.raises(PlacementError, match="bandwidth"):
         replay(message, np.zeros((1, 1)), np.zeros((1, 1)), [], 0, [0.0])

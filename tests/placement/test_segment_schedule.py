@@ -7,15 +7,17 @@ import random
 
 import pytest
 
-from hpcflow.placement.makespan import Device, Links, Route, StepProblem, Value
-from hpcflow.placement.makespan_search import search
+from hpcflow.placement.chain_partition import chain_partition
+from hpcflow.placement.device_links import Links, Route
+from hpcflow.placement.placement_search import search
 from hpcflow.placement.segment_schedule import step_time
-from hpcflow.placement.start_placements import cut, device_orders
+from hpcflow.placement.start_placements import device_orders
+from hpcflow.placement.step_problem import Device, StepProblem, Value
 
 LATENCY, BANDWIDTH = 1.0, 10.0
 
 
-def problem(seconds, edges, devices=2, handling=0.0, over=None):
+def problem(seconds, edges, devices=2, overhead=0.0, over=None):
     """Operations of these seconds, each a group; `edges` are (producer, bytes, users)."""
     over = over or (Device(),) * devices
     return StepProblem(
@@ -25,7 +27,7 @@ def problem(seconds, edges, devices=2, handling=0.0, over=None):
         tuple(range(len(seconds))),
         (None,) * len(seconds),
         (0.0,) * len(seconds),
-        Links.equal(len(over), LATENCY, BANDWIDTH, handling),
+        Links.equal(len(over), LATENCY, BANDWIDTH, overhead),
         len(over),
     )
 
@@ -65,7 +67,7 @@ def test_latencies_of_messages_overlap_and_their_bytes_do_not():
 
 
 def test_handling_keeps_both_ends_busy():
-    made = problem([1, 1, 1, 1], [(0, 0, [2]), (1, 0, [3])], handling=0.5)
+    made = problem([1, 1, 1, 1], [(0, 0, [2]), (1, 0, [3])], overhead=0.5)
     # They leave at 1.5 and 3, and arrive a latency later; each is handled again.
     assert step_time(made, [0, 0, 1, 1]).seconds == 1 + 0.5 + 1 + 0.5 + 1 + 0.5 + 1
 
@@ -73,7 +75,7 @@ def test_handling_keeps_both_ends_busy():
 @pytest.mark.parametrize("work", [0.25, 4])
 def test_small_values_that_are_ready_together_share_a_message(work):
     near = [(0, 10, [2]), (1, 10, [3])]
-    made = problem([1, work, 3, 1], near, handling=0.5)
+    made = problem([1, work, 3, 1], near, overhead=0.5)
     time = step_time(made, [0, 0, 1, 1])
     if work < 0.5:  # both leave behind the second, and run in one segment
         assert time == (1 + work + 0.5 + 1 + 2 + 0.5 + 3 + 1, 1.0)
@@ -127,7 +129,7 @@ def test_time_is_between_its_bounds(seed):
 def test_cuts_give_each_part_work_by_its_rate(seed):
     rng = random.Random(seed)
     weights, rates = [rng.choice([0.0, 1.0, 3.0, 8.0]) for _ in range(8)], [1.0, 4.0, 0.5]
-    parts = cut(weights, rates)
+    parts = chain_partition(weights, rates)
     assert parts == sorted(parts)
 
     def time(ends):

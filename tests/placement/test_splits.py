@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from hpcflow.errors import PlacementError
-from hpcflow.placement.closed_sets import closed_sets
-from hpcflow.placement.contiguous_split import contiguous_split
-from hpcflow.placement.dominated_blocks import without_dominated_blocks
-from hpcflow.placement.latency import latency_of, least_latency
-from hpcflow.placement.order_cycles import strongly_connected, without_cycles
-from hpcflow.placement.split_problem import (
-    DeviceClass,
+from hpcflow.placement.pipeline_splits.closed_sets import closed_sets
+from hpcflow.placement.pipeline_splits.contiguous_split import contiguous_split
+from hpcflow.placement.pipeline_splits.dominated_blocks import without_dominated_blocks
+from hpcflow.placement.pipeline_splits.order_cycles import strongly_connected, without_cycles
+from hpcflow.placement.pipeline_splits.split_latency import latency_of, least_latency
+from hpcflow.placement.pipeline_splits.split_problem import (
+    DeviceType,
     Part,
     SplitProblem,
     Transfer,
     greatest_load,
     topological_order,
 )
-from hpcflow.placement.split_search import greedy_split, improved_split
+from hpcflow.placement.pipeline_splits.split_search import greedy_split, improved_split
 from tests.placement.made_problems import best_load, covers, made_problem
 
 
@@ -87,7 +87,7 @@ def ladder(chains: int, length: int, seed: int = 0) -> SplitProblem:
         Transfer(b - 1, frozenset({b}), rng.random()) for b in range(size) if b % length
     )
     times = np.array([[rng.uniform(1, 3) for _ in range(size)]])
-    return SplitProblem((DeviceClass("gpu", 4),), times, np.zeros(size), before, transfers)
+    return SplitProblem((DeviceType("gpu", 4),), times, np.zeros(size), before, transfers)
 
 
 def test_too_many_closed_sets_give_a_good_split_in_time():
@@ -109,7 +109,7 @@ def test_blocks_that_need_each_other_become_one():
     before = (frozenset({2}), frozenset({0}), frozenset({1}), frozenset({2}))
     assert sorted(map(sorted, strongly_connected(before))) == [[0, 1, 2], [3]]
     problem = SplitProblem(
-        (DeviceClass("gpu", 2),),
+        (DeviceType("gpu", 2),),
         np.ones((1, 4)),
         np.ones(4),
         before,
@@ -126,7 +126,7 @@ def test_blocks_that_need_each_other_become_one():
 
 def test_a_split_that_fits_no_memory_is_none():
     problem = SplitProblem(
-        (DeviceClass("gpu", 2, memory=1.0),),
+        (DeviceType("gpu", 2, memory=1.0),),
         np.ones((1, 3)),
         np.ones(3),
         (frozenset(), frozenset({0}), frozenset({1})),
@@ -144,7 +144,7 @@ def test_latency_is_that_of_the_longest_chain_of_calls():
         Transfer(1, frozenset({3}), 0.5),
         Transfer(2, frozenset({3}), 0.5),
     )
-    problem = SplitProblem((DeviceClass("gpu", 4),), times, np.zeros(4), before, transfers)
+    problem = SplitProblem((DeviceType("gpu", 4),), times, np.zeros(4), before, transfers)
     alone = [Part(0, frozenset(range(4)))]
     assert latency_of(problem, alone) == 18
     spread = [Part(0, frozenset({b})) for b in range(4)]

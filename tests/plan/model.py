@@ -8,11 +8,15 @@ import numpy as np
 
 import hpcflow as hf
 from hpcflow.graph.static_shape import Spec
+from hpcflow.lowering.kernel_metadata import LoweredPartition
 from hpcflow.ops.variables.variable_ops import Variable, update
 from hpcflow.plan.ir.program import Cluster, Partition, Plan
-from hpcflow.plan.pass_list import PASSES, Planning, make_plan
-from hpcflow.plan.pass_row import through
+from hpcflow.plan.pass_contexts import Planning
+from hpcflow.plan.pass_list import PASSES, make_plan
+from hpcflow.plan.pass_row import run_passes
 from hpcflow.plan.verification.plan_verifier import verify_plan
+from hpcflow.runtime.device.device import Device
+from hpcflow.runtime.step.lowered_partition import lower_partition
 from hpcflow.settings import Settings
 
 F32 = np.dtype("float32")
@@ -42,7 +46,7 @@ def phase(name, program, evaluate=None, cluster=SINGLE, settings=None):
     """The program after the passes of one phase of the pass list."""
     rows = [row for row in PASSES if row.phase == name]
     of = Planning(hf.get_default_graph(), cluster, settings or Settings(), evaluate=evaluate)
-    return through(rows, program, of)
+    return run_passes(rows, program, of)
 
 
 def simplify(program, evaluate=None, fold_floats=True):
@@ -93,6 +97,11 @@ class Net:
 
 def types(part: Partition) -> list[str]:
     return [node.type for node in part.nodes.values()]
+
+
+def lowered(plan: Plan) -> LoweredPartition:
+    """The code of the driver's partition, on a CPU."""
+    return lower_partition(plan.parts[plan.driver], {"cpu:0": Device()}, Settings())
 
 
 def of_type(plan: Plan, type: str):

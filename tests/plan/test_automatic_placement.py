@@ -13,7 +13,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, PlacementError
 from hpcflow.graph.device_names import parse_device
-from hpcflow.plan.distribution import step_problem
+from hpcflow.plan.distribution import step_problem_builder
 from hpcflow.plan.distribution.automatic_placement import automatic_facts
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.listing.plan_text import plan_data, plan_text
@@ -72,7 +72,9 @@ def tasks_of(plan):
 
 def forecast(plan):
     """The predicted milliseconds of a step: as placed, and all on the driver."""
-    return [float(number) for number in re.findall(r"([\d.e+-]+) ms", plan.forecast)]
+    units = {"s": 1e3, "ms": 1.0, "us": 1e-3}
+    found = re.findall(r"([\d.e+-]+) (s|ms|us)\b", plan.forecast)
+    return [float(number) * units[unit] for number, unit in found]
 
 
 def test_two_independent_towers_are_on_two_tasks_with_their_gradients_and_updates():
@@ -368,8 +370,8 @@ def test_one_task_has_no_automatic_placement():
 @pytest.mark.parametrize("scatter", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_random_graphs(seed, scatter, monkeypatch):
-    for name in ("MESSAGE_S", "HANDLING_S"):
-        monkeypatch.setattr(step_problem, name, 1e-9)  # so that small operations are moved
+    for name in ("MESSAGE_S", "MESSAGE_OVERHEAD_S"):
+        monkeypatch.setattr(step_problem_builder, name, 1e-9)  # so that small operations are moved
     cluster = Cluster(4, tasks_per_replica=4, devices=("cpu:0", "cpu:1"))
     made = RandomGraph(seed, scatter=scatter)
     check(made, cluster, seed, AUTO)

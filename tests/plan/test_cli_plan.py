@@ -219,9 +219,9 @@ def test_misuse_is_told_without_a_traceback(script):
 
 
 def test_a_picture_that_cannot_be_written_is_told(script):
-    stderr = plan(script, "--dot", "nowhere/plan.dot", str(script), code=1).stderr
+    stderr = plan(script, "--dot", f"{script}/plan.dot", str(script), code=1).stderr
     last = stderr.splitlines()[-1]
-    assert last.startswith("hpcflow: nowhere/plan.dot cannot be written: "), stderr
+    assert last.startswith(f"hpcflow: {script}/plan.dot cannot be written: "), stderr
 
 
 def test_an_error_of_the_script_shows_its_own_line(tmp_path):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.verification.plan_verifier import unproved_properties, verify_replicas
+from hpcflow.plan.verification.plan_verifier import verify_replicas
+from hpcflow.plan.verification.unproved_properties import unproved_properties
 from hpcflow.settings import Settings
 
 from .interpret import run_graph, run_plan, run_plans, whole_state

@@ -22,9 +22,17 @@ MAKES = {  # calls that make operations: an op is made by its name
     *("async_op", "state_type"),  # decorators of what runs an op
 }
 ABOUT = {  # file: ops that it names, and why it is about them
+    "plan/cost/estimated_rows.py": (
+        "PieceRows ReadRows SumEqualRows",
+        "the rows of tables that are read, divided among servers and summed",
+    ),
     "plan/algebra/loop_accumulation_hoisting.py": (
         "Add ListPop MatMul Sum SumToShape",
         "sums of products of values that a loop saves in a list",
+    ),
+    "plan/ir/trip_counts.py": (
+        "Add Greater GreaterEqual Less LessEqual LogicalAnd Minimum Mul Sub",
+        "counters of loops: sums and comparisons of integers",
     ),
     "plan/algebra/matmul_batching.py": ("MatMul", "products that share an operand"),
     "plan/algebra/outer_products.py": ("MatMul", "products over an axis of one element"),

@@ -9,15 +9,10 @@ import pytest
 import scipy.optimize
 
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.cost import operation_costs
-from hpcflow.plan.cost.cost_model import predicted_seconds
-from hpcflow.plan.cost.operation_costs import (
-    CONSTANTS,
-    MEASURED,
-    OTHER_TYPES,
-    SAME_TYPE,
-    OperationCosts,
-)
+from hpcflow.plan.cost import operation_time_models
+from hpcflow.plan.cost.cost_model import predicted_seconds, roofline_seconds
+from hpcflow.plan.cost.operation_costs import OperationCosts
+from hpcflow.plan.cost.operation_time_models import CONSTANTS, MEASURED, OTHER_TYPES, SAME_TYPE
 from hpcflow.plan.cost.profile_costs import log_ratio, percent
 from hpcflow.plan.ir.program import Node
 from hpcflow.platform.measured_costs import OperationCost, OperationKey, SampleSummary
@@ -91,7 +86,7 @@ def test_other_sizes_follow_the_law_of_the_rows(size):
 def test_rows_of_a_law_are_predicted_by_the_others():
     exact, noisy = OperationCosts(products()), OperationCosts(products(noise=0.1))
     errors = [
-        [percent(log_ratio(costs.left_out(r).median, r.seconds.median)) for r in costs.rows]
+        [percent(log_ratio(costs.held_out(r).median, r.seconds.median)) for r in costs.rows]
         for costs in (exact, noisy)
     ]
     assert max(errors[0]) < 0.1
@@ -102,7 +97,7 @@ def test_a_row_that_breaks_the_law_is_not_predicted_by_itself():
     flops, nbytes = 2 * 20_000**3, 12 * 20_000**2  # no row of similar size
     odd = row(flops, nbytes, [100 * law(flops, nbytes)])
     costs = OperationCosts([*products(), odd])
-    assert percent(log_ratio(costs.left_out(odd).median, odd.seconds.median)) > 5000
+    assert percent(log_ratio(costs.held_out(odd).median, odd.seconds.median)) > 5000
 
 
 def test_coefficients_are_never_negative_and_minimize_the_error():
@@ -110,7 +105,7 @@ def test_coefficients_are_never_negative_and_minimize_the_error():
     draw = np.random.default_rng(0)
     for _ in range(50):
         columns = np.exp(draw.uniform(-8, 8, (6, 3)))
-        found = operation_costs._non_negative_least_squares(columns)
+        found = operation_time_models._non_negative_least_squares(columns)
         _, error = scipy.optimize.nnls(columns, np.ones(6))
         assert found.min() >= 0
         assert np.linalg.norm(columns @ found - 1) == pytest.approx(error, rel=1e-6)
@@ -118,9 +113,7 @@ def test_coefficients_are_never_negative_and_minimize_the_error():
 
 def test_one_row_scales_the_constants():
     flops, nbytes = 2 * 64**3, 12 * 64**2
-    slow = 7 * operation_costs._constant_seconds(
-        operation_costs.OperationFeatures("MatMul", ("float32",), flops, nbytes)
-    )
+    slow = 7 * roofline_seconds(flops, nbytes)
     node, inputs = product(128, 128, 128)
     found = OperationCosts([row(flops, nbytes, [slow])]).seconds(node, inputs, 1)
     assert found.median == pytest.approx(7 * predicted_seconds(node, inputs), rel=1e-6)

@@ -11,8 +11,11 @@ import pytest
 
 import hpcflow as hf
 from tools import fuzz_programs
-from tools.programs import sides
-from tools.programs.compare import ITSELF, Difference, alike, difference
+from tools.programs import effects_on_ranks, sides
+from tools.programs.compare import ITSELF, Difference, alike
+from tools.programs.effect_programs import EffectProgram, Statement
+from tools.programs.effects_graph import EffectGraph
+from tools.programs.effects_in_order import InOrder
 from tools.programs.interpret import Interpreter
 from tools.programs.lines import Line, Program, Run, every
 from tools.programs.make import Maker
@@ -24,9 +27,58 @@ from tools.programs.shorten import shortest
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_a_program_gives_what_its_graph_says_operation_by_operation(seed):
-    program, special = fuzz_programs.made(seed)
-    found = difference(program, special)
-    assert found is None, fuzz_programs.shown(seed, program, found)
+    found = fuzz_programs.of_sides(seed, list(sides.ALL[1:]), whole=True, contradictions=[])
+    assert found is None, fuzz_programs.shown(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5 * len(effects_on_ranks.JOBS), 5))
+def test_each_kind_of_job_makes_all_effects_of_a_program_once_and_in_order(seed):
+    found = fuzz_programs.of_effects(seed, whole=True)
+    assert found is None, fuzz_programs.shown(found)
+
+
+def counted() -> EffectProgram:
+    """v = 2, a loop of three times v = 5 v + 1, a call, v -= 1; then the loop's body alone."""
+    one = Statement("constant", "one", facts={"value": [1] * 4})
+    body = [Statement("affine", "grown", ("one",), ("v0",), True, {"factor": 5})]
+    loop = Statement("loop", "loop", ("one", "one"), ("v0",), True, {"trips": 3}, ("set",))
+    loop.bodies = [(body, "grown", "it")]
+    first = Statement("assign", "set", ("x",), ("v0",), True)
+    call = Statement("call", "called", ("loop",), ("log",), True)
+    last = Statement("assign_sub", "less", ("one",), ("v0",), True, after=("loop", "called"))
+    lines = [one, first, loop, call, last]
+    start = {"v0": (np.zeros(4, "int32"), None)}
+    return EffectProgram("int32", start, lines, [(["less"], [2] * 4), (["loop"], [3] * 4)], False)
+
+
+def test_statements_in_order():
+    first, second = InOrder(counted()).results()
+    assert first.values[0].tolist() == [(2 * 125 + 31) % 97 - 1] * 4
+    assert first.calls == second.calls == [("called", [(2 * 125 + 31) % 97] * 4)]
+    assert second.variables["v0"].tolist() == [(3 * 125 + 31) % 97] * 4
+
+
+@pytest.mark.parametrize("wrong", ["lost", "doubled", "reordered"])
+def test_a_wrong_effect_is_found_and_told_by_a_short_program(wrong, monkeypatch):
+    program = counted()
+    assert effects_on_ranks.difference(program, "one rank", 1) is None
+
+    right = EffectGraph._assign
+
+    def subtract(self, s, given, made):
+        if s.kind == "assign":
+            return right(self, s, given, made)
+        if wrong == "lost":
+            return given[0]
+        before = [right(self, s, given, made)] if wrong == "doubled" else None
+        with hf.control_dependencies(before):
+            return self.variables["v0"].assign_sub(given[0])
+
+    monkeypatch.setattr(EffectGraph, "_assign", subtract)
+    told = effects_on_ranks.difference(program, "one rank", 1)
+    assert told is not None and told.startswith("replica 0, run 0: ")
+    assert len(effects_on_ranks.shortest(program, "one rank", 1).statements) <= 3
 
 
 @pytest.mark.slow

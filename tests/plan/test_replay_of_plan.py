@@ -24,9 +24,11 @@ from hpcflow.plan.cost.replay_of_plan import (
     template_of,
 )
 from hpcflow.plan.cost.step_prediction import predict_step
-from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.ir.program import Cluster, Plan, Ref
 from hpcflow.plan.serialization.graph_fingerprint import plan_digest
 from hpcflow.settings import Settings
+
+from .model import graph, plan_of
 
 SCRIPT = """
 import sys
@@ -46,6 +48,17 @@ with hf.Session() as session:
     session.run(hf.global_variables_initializer())
     feeds = {x: np.zeros((32, width), "f4")}
     session.run([loss, train], feeds)
+"""
+TABLE = """
+import sys
+import hpcflow as hf
+
+ids = hf.placeholder(hf.int32, [16, 24])
+table = hf.get_variable("table", [int(sys.argv[1]), 64])
+loss = hf.reduce_mean(hf.nn.embedding_lookup(table, ids))
+train = hf.train.GradientDescentOptimizer(0.01).minimize(loss)
+with hf.Session() as session:
+    session.run(train, {ids: [[0] * 24] * 16})
 """
 NETWORK = Network(bandwidth=1e9, latency=1e-5)
 QUIET = JobSettings(sigma=0.0, steps=10)
@@ -136,7 +149,7 @@ def test_servers_update_for_each_replica_or_once_a_round(planned, sync, sums) ->
 
     def seconds(node, inputs) -> Seconds:
         of = {"ApplyGradientDescent": 2.0, "RoundAdd": 50.0, "RoundReady": 50.0, "RoundEnd": 50.0}
-        value = float(len(inputs)) if node.type == "RoundSum" else of.get(node.type, 0.0)
+        value = inputs[0].shape[0] if node.type == "RoundSum" else of.get(node.type, 0.0)
         return Seconds(value, value, value)
 
     gradients = {"async": 1, "all": 3, "backup:1": 2}[sync]
@@ -161,6 +174,37 @@ def test_collectives_go_on_beside_the_backward_pass(planned) -> None:
         assert len(sums) > 4 or nbytes == 1 << 30
     assert own * 0.999 < steps[0] < own + 0.5 * sum(sums)
     assert steps[1] == pytest.approx(own + sum(sums), rel=0.01)
+
+
+@pytest.mark.parametrize("device", ["cpu:0", "gpu:0"])
+def test_latencies_of_sums_add_up_on_gpus_only(device: str) -> None:
+    """Between two nodes: 30 sums of 4 bytes, each with two messages of a millisecond."""
+    with graph() as g:
+        made = [hf.replica_sum(hf.tanh(hf.zeros([1]))) for _ in range(30)]
+    cluster = Cluster(2, devices=(device,))
+    plan = plan_of(g, made, {}, cluster, Settings(bucket_bytes=1))
+    assert len(plan.collectives) == 30
+    network = Network(bandwidth=1e9, latency=1e-3)
+    template = template_of(plan, network)
+    step = replay_job(template, network, [ReplicaClass(2)], QUIET).quantile(0.5)
+    assert step == pytest.approx(0.06 if device == "gpu:0" else 0.002, rel=0.1)
+
+
+def test_gathered_rows_of_a_table_are_those_that_each_replica_reads(tmp_path: Path) -> None:
+    """Of 16 x 24 rows of 64 floats and their numbers, whatever the size of the table."""
+    path = tmp_path / "table.py"
+    path.write_text(TABLE)
+    network, times = Network(bandwidth=1e8, latency=0.0), []
+    for rows in (512, 1 << 16):
+        with hf.Graph().as_default():
+            plans, _, code = plans_of(str(path), [str(rows)], 4, Settings())
+        assert code == 0
+        plan = plans[-1][0]
+        template = template_of(plan, network)
+        (gather,) = [task.seconds.median for task in template.tasks if task.is_collective]
+        assert gather == pytest.approx(3 * 16 * 24 * (64 * 4 + 4) / 1e8)
+        times.append(own_seconds(plan).median)
+    assert times[0] == times[1] > 16 * 24 * 64 * 4 / 1e10
 
 
 def test_one_worker_and_one_server_take_turns(planned) -> None:
@@ -226,9 +270,52 @@ def test_a_digest_tells_plans_apart_and_knows_equal_ones(planned) -> None:
     assert plan_digest(planned(4)) == digests[0]
 
 
+def test_the_interval_of_a_known_error_is_a_factor_either_way(planned) -> None:
+    """A replay that is 5 times too short has an error of 4; no time is negative."""
+    found = predict_step(planned(2), NETWORK, {}, QUIET, error=4.0)
+    assert found.low == pytest.approx(found.median / 5)
+    assert found.high == pytest.approx(found.median * 5)
+
+
+def test_a_digest_ignores_names_that_fusion_changes(planned) -> None:
+    plan = planned(2)
+    part = plan.parts[plan.driver]
+    fetch = next(ref for ref in part.fetches if part.spec(ref).shape == ())
+    fused = dataclasses.replace(part.nodes[fetch.node], name="fused")
+    fetches = tuple(Ref("fused", r.index) if r == fetch else r for r in part.fetches)
+    lowered = dataclasses.replace(part, nodes={**part.nodes, "fused": fused}, fetches=fetches)
+    changed = dataclasses.replace(plan, parts={**plan.parts, plan.driver: lowered})
+    assert plan_digest(changed) == plan_digest(plan)
+    fewer = dataclasses.replace(part, fetches=())
+    assert plan_digest(
+        dataclasses.replace(plan, parts={**plan.parts, plan.driver: fewer})
+    ) != plan_digest(plan)
+
+
 def test_the_cost_model_is_wide_and_its_median_inside(planned) -> None:
     plan = planned(2)
     part = plan.parts[plan.driver]
     for node in part.nodes.values():
         time = model_seconds(node, [part.spec(ref) for ref in node.inputs])
         assert time.low <= time.median <= time.high
+
+
+@pytest.mark.parametrize("sync", ["async", "all"])
+def test_rows_of_a_tables_gradient_are_sent_to_its_server_once(tmp_path: Path, sync: str) -> None:
+    """They are reshaped and summed on the worker: from the server come only the rows that it reads.
+
+    To the server go the 16 x 24 ids, and the summed rows, whose number the plan does not know.
+    """
+    path = tmp_path / "table.py"
+    path.write_text(TABLE.replace("reduce_mean(", "nn.l2_loss("))
+    with hf.Graph().as_default():
+        plans, _, code = plans_of(str(path), ["512"], 3, Settings(ps=1, sync=sync))
+    assert code == 0
+    plan = plans[-1][0]
+    sent: dict[bool, list[tuple[int | None, ...]]] = {True: [], False: []}
+    for edge in plan.edges:
+        sent[edge.dest.startswith("/job:ps")].append(edge.spec.shape or ())
+    no_bytes = (), (0,)  # tokens
+    assert [shape for shape in sent[False] if shape not in no_bytes] == [(16, 24, 64)]
+    rows = [shape for shape in sent[True] if shape not in no_bytes]
+    assert sorted(map(str, rows)) == ["(16, 24)", "(None, 64)", "(None,)"]

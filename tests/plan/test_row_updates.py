@@ -53,6 +53,24 @@ def test_the_gradients_of_two_reads_are_applied_in_their_order(kernels):
 
 
 @KERNELS
+@pytest.mark.parametrize("name", ["add", "sub", "update"])
+def test_an_update_of_slices_multiplies_its_rows_before(kernels, name):
+    """Its kernel takes no scale."""
+    with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
+        given, rate = hf.placeholder(hf.float32, [2, WIDTH]), hf.placeholder(hf.float32, [])
+        start, rows = draw(ROWS, WIDTH), draw(2, WIDTH)
+        table = hf.Variable(start)
+        update = getattr(hf, f"scatter_nd_{name}")(table, [[3], [5]], given * rate)
+        session = hf.Session()
+        session.run(table.initializer)
+        session.run(update, {given: rows, rate: np.float32(1.7)})
+        scaled, expected = rows * np.float32(1.7), start.copy()
+        new = {"add": start[[3, 5]] + scaled, "sub": start[[3, 5]] - scaled, "update": scaled}
+        expected[[3, 5]] = new[name]
+        assert session.run(table).tobytes() == expected.tobytes()
+
+
+@KERNELS
 def test_all_kinds_of_updates_take_a_scale(kernels):
     with use_context(RankContext(Settings(kernels=kernels))), hf.Graph().as_default():
         at, rows, rate = indices(40), draw(40, WIDTH), hf.placeholder(hf.float32, [])

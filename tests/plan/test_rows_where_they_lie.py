@@ -21,7 +21,7 @@ from hpcflow.codegen.row_op_decomposition import StepBuilder
 from hpcflow.kernels import onednn_matmul
 from hpcflow.lowering.fusion import elementwise_fusion as module
 from hpcflow.lowering.strided_layout import c_order_layout
-from hpcflow.plan import pass_list
+from hpcflow.plan import pass_contexts
 from hpcflow.plan.ir.program import Partition
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
@@ -40,8 +40,10 @@ def ran(
     """What `build` makes of these arrays, and the part that has run."""
     parts: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = pass_list.fuse_elementwise
-        patch.setattr(pass_list, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_contexts.fuse_elementwise
+        patch.setattr(
+            pass_contexts, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1]
+        )
         feeds = [hf.placeholder(hf.as_dtype(a.dtype), a.shape) for a in arrays]
         with hf.Session(context=RankContext(Settings(**wishes))) as session:
             found = session.run(build(*feeds), dict(zip(feeds, arrays, strict=True)))
@@ -365,8 +367,10 @@ def test_a_layer_with_a_mask_copies_no_heads(small_ones: None) -> None:
     mask[..., 0] = True  # each query sees a key
     parts: list[Partition] = []
     with pytest.MonkeyPatch.context() as patch, hf.Graph().as_default():
-        fuse = pass_list.fuse_elementwise
-        patch.setattr(pass_list, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1])
+        fuse = pass_contexts.fuse_elementwise
+        patch.setattr(
+            pass_contexts, "fuse_elementwise", lambda *a: parts.append(fuse(*a)) or parts[-1]
+        )
         given, seen = hf.placeholder(hf.float32, x.shape), hf.placeholder(hf.bool, mask.shape)
         y = hf.layers.multi_head_attention(given, num_heads=H, mask=seen, causal=True)
         loss = hf.reduce_sum(hf.square(y))

@@ -11,7 +11,8 @@ import pytest
 import hpcflow as hf
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.listing.plan_diagram import as_dot, as_mermaid
-from hpcflow.plan.listing.plan_text import format_bytes, plan_data, plan_text
+from hpcflow.plan.listing.plan_text import plan_data, plan_text
+from hpcflow.platform.quantity_text import format_bytes
 from hpcflow.settings import Settings
 
 from .model import REPLICAS, SINGLE, Net, graph, plan_of
@@ -198,7 +199,7 @@ def test_large_plans_are_drawn_as_tasks():
 
 @pytest.mark.parametrize("count, text", [
     (0, "0 B"), (9999, "9999 B"), (10_000, "10 kB"), (1_500_000, "1.5 MB"), (None, "?"),
-    (123_456_789_012, "123 GB"),
+    (123_456_789_012, "123 GB"), (999_999, "1 MB"), (2**60, "1.15 EB"),
 ])  # fmt: skip
 def test_bytes_are_readable(count, text):
     assert format_bytes(count) == text

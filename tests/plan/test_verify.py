@@ -12,10 +12,10 @@ from hpcflow.errors import VerifyError
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.ir.program import Cluster, Node, Ref
 from hpcflow.plan.verification.plan_verifier import (
-    unproved_properties,
     verify_plan,
     verify_replicas,
 )
+from hpcflow.plan.verification.unproved_properties import unproved_properties
 from hpcflow.settings import Settings
 
 from .model import Net, graph, plan_of

@@ -71,6 +71,91 @@ def test_a_backup_worker_pulls_nothing_ahead():
     assert all(ahead == 0 for _, ahead in results)
 
 
+COUNTED = {  # what a step also does without any value of the driver, or before it is run
+    "an update on a server": lambda v, here, said: hf.get_variable("c", []).assign_add(1.0),
+    "an update on a task": lambda v, here, said: here.assign_add(1.0),
+    "a read on a task": lambda v, here, said: here.read_value() + 0.0,
+    "a random number": lambda v, here, said: hf.random_uniform([], seed=3),
+    "a loop over tasks": lambda v, here, said: hf.while_loop(
+        lambda i, s: i < 2, lambda i, s: (i + 1, s + hf.reduce_sum(v)), [0, here.read_value()]
+    )[1],
+    "a function of the script": lambda v, here, said: hf.py_func(
+        lambda value: (said.append(1), np.float32(1))[1], [v], hf.float32
+    ),
+}
+
+
+def counted(context, what, said):
+    """Fetches of ten training steps with steps of other plans between them, and the end values."""
+    v = hf.Variable(np.zeros(4, np.float32), name="v")
+    train = hf.train.GradientDescentOptimizer(1.0).minimize(hf.reduce_sum(v))
+    with hf.device("/job:worker/task:1"), hf.variable_scope("", initializer=hf.zeros_initializer()):
+        here = hf.get_variable("here", [], trainable=False)
+        with hf.device(None if "server" in what or "script" in what else "/job:worker/task:1"):
+            also = COUNTED[what](v, here, said)
+    change = here.assign_add(10.0)
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    found = []
+    for step in range(10):
+        found.append(session.run([also, train])[0])
+        session.run(v)  # messages of a prefetched step arrive meanwhile
+        if step % 3 == 2:
+            session.run(change)
+    context.meet("the end")
+    return found, session.run(hf.global_variables())
+
+
+@pytest.mark.parametrize("what", COUNTED)
+def test_a_prefetched_step_does_nothing_before_it_is_run(what):
+    """It was begun in advance and discarded: updates were made once more, and reads were old."""
+    results = []
+    for prefetch in (False, True):
+        said = []
+        (found,) = run_ranks(
+            3,
+            lambda context: counted(context, what, said),  # noqa: B023
+            ps=1,
+            tasks_per_replica=2,
+            prefetch=prefetch,
+        )
+        results.append((found, len(said)))
+    (one, said), (other, said_ahead) = results
+    assert said == said_ahead
+    for mine, theirs in zip([*one[0], *one[1]], [*other[0], *other[1]], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def additions(context, seed):
+    """Random steps of three plans; how often this worker trained and added, and the end values."""
+    v = hf.Variable(np.zeros(4, np.float32), name="v")
+    c = hf.Variable(np.float32(0), name="c", trainable=False)
+    train = hf.train.GradientDescentOptimizer(1.0).minimize(hf.reduce_sum(v))
+    add = c.assign_add(1.0)
+    session = hf.Session()
+    session.run(hf.global_variables_initializer())
+    rng = np.random.default_rng(seed + context.replica)
+    trained = added = 0
+    for _ in range(20):
+        chosen = rng.integers(3)
+        session.run([[train], [train, add], [add]][chosen])
+        trained, added = trained + (chosen < 2), added + (chosen > 0)
+        assert -session.run(v)[0] >= trained
+    context.meet("the end")
+    return trained, added, session.run([v, c])
+
+
+@pytest.mark.parametrize("sync", ["async", "stale:0", "stale:1"])
+@pytest.mark.parametrize("seed", range(3))
+def test_workers_that_discard_prefetched_steps_lose_no_update(sync, seed):
+    """A discarded step that waited for a slower worker was counted twice: the job stopped."""
+    found = run_ranks(3, lambda c: additions(c, seed), ps=1, sync=sync, prefetch=True, seed=seed)
+    trained, added = sum(f[0] for f in found), sum(f[1] for f in found)
+    for _, _, (v, c) in found:
+        np.testing.assert_array_equal(v, np.full(4, -trained))
+        assert c == added
+
+
 @pytest.mark.mpi(min_size=2)
 def test_values_pulled_ahead_over_mpi():
     from mpi4py import MPI

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.errors import GraphError
 from tests.runtime.nets import data, net, plain, trained
 from tests.runtime.ranks import run_ranks
 
@@ -145,3 +146,25 @@ def test_sums_of_two_sessions_do_not_share_storage():
     for three, five in run_ranks(4, body, tasks_per_replica=2):
         np.testing.assert_array_equal(three, np.full(3, 4, np.float32))
         np.testing.assert_array_equal(five, np.full(5, 4, np.float32))
+
+
+def test_a_fetched_value_of_a_loop_behind_the_sums_is_an_error_that_names_it():
+    def body(context):
+        v = hf.Variable(np.zeros(4, np.float32), name="v")
+        c = hf.Variable(np.float32(0), name="c", trainable=False)
+        train = hf.train.GradientDescentOptimizer(1.0).minimize(hf.reduce_sum(v))
+
+        def add(i, total):
+            with hf.control_dependencies([c.assign_add(1.0)]):
+                return i + 1, total + 1.0
+
+        with hf.control_dependencies([train]):
+            _, total = hf.while_loop(lambda i, total: i < 2, add, [0, 0.0])
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        with pytest.raises(GraphError, match="'while', an update that the servers make"):
+            session.run([total, train])
+        session.run([total.op, train])
+        return session.run(c)
+
+    assert run_ranks(2, body, ps=1, sync="all") == [2.0]

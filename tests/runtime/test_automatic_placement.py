@@ -13,7 +13,7 @@ import pytest
 
 import hpcflow as hf
 from hpcflow.errors import OutOfMemoryError, PlacementError
-from hpcflow.plan.distribution import step_problem
+from hpcflow.plan.distribution import step_problem_builder
 from tests.runtime.nets import plain, trained
 from tests.runtime.ranks import run_ranks
 
@@ -24,7 +24,7 @@ WEIGHTS = 4 * WIDTH * WIDTH
 @pytest.fixture
 def fast_messages(monkeypatch):
     """Messages that cost next to nothing, so that the operations of small nets are moved."""
-    monkeypatch.setattr(step_problem, "MESSAGE_S", 1e-9)
+    monkeypatch.setattr(step_problem_builder, "MESSAGE_S", 1e-9)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -170,8 +170,9 @@ def test_a_rank_of_another_node_is_not_looked_for(tmp_path):
     ledger.close()
 
 
-def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
-    """For launchers that kill the others at once: it is none of their processes."""
+@pytest.mark.parametrize("seen", ["one by one", "together"])
+def test_the_launcher_watchdog_reports_the_first_rank_that_dies(tmp_path, seen):
+    """The launcher kills the others at once, perhaps before the watchdog has seen the first."""
     program = f"""
         import os, subprocess, sys, time
         from hpcflow.monitoring import failure_detector, launcher_watchdog
@@ -183,7 +184,10 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
             look(self)
             if self.live_count == 3:
                 open(watched, "w").close()
+            while {seen == "together"} and os.path.exists(watched) and not killed:
+                time.sleep(0.01)
         failure_detector.WatchedRanks._look = looks
+        killed = []
         witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
         rank = '''if True:
             import sys, time
@@ -194,10 +198,13 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         while not os.path.exists(watched):
             time.sleep(0.01)
         ranks[1].kill()
-        while not witness._dead:
+        ranks[1].wait()
+        while {seen == "one by one"} and not witness._dead:
             time.sleep(0.01)
         for process in ranks:
             process.kill()
+            process.wait()
+        killed.append(True)
         witness.report_failure({str(tmp_path / "run")!r}, 137)
     """
     done = subprocess.run(
@@ -208,9 +215,13 @@ def test_a_witness_tells_of_the_first_that_dies_of_a_launchers_ranks(tmp_path):
         timeout=220,
     )
     assert "hpcflow: rank 1 (t) on n has died" in done.stderr
+    assert done.stderr.count("has died") == 1
+    ended = "ended: killed by the launcher, or dead as well"
+    assert done.stderr.count(ended) == (2 if seen == "together" else 0), done.stderr
     assert "nothing was saved" in done.stderr
     told = json.loads((tmp_path / "run/failure.json").read_text())
     assert (told["kind"], told["rank"], told["checkpoint"]) == ("death", 1, None)
+    assert told["ranks"] == [1]
     assert len(read_all(tmp_path / (PREFIX + "job"))) == 3
 
 

@@ -1,12 +1,14 @@
 """A step that fails, fails alone: on all its ranks, and the next one can follow."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import hpcflow as hf
 from hpcflow.errors import (
+    AssertError,
     CancelledError,
     CommError,
     LonelyCollectiveError,
@@ -254,3 +256,32 @@ def test_a_step_that_fails_holds_no_version_of_a_variable(waits):
         state = session.store.states["v"]
         assert not state.pins and not state.old
         np.testing.assert_array_equal(session.run(v), ONE * 8)
+
+
+@pytest.mark.parametrize("sync", ["stale:0", "stale:1", "all"])
+def test_a_step_that_fails_after_it_waited_for_a_slower_worker_can_be_followed(sync):
+    """Its wait on server 0 ended twice, by the other worker and by the failure."""
+
+    def body(context):
+        v, x = hf.Variable(np.zeros(3, np.float32), name="v"), vector("x")
+        works = hf.placeholder(hf.bool, [])
+        known = hf.reduce_sum(v) < 1e9  # follows the beginning of the step
+        with hf.control_dependencies([hf.Assert(hf.logical_and(works, known), [x])]):
+            loss = hf.reduce_sum(v * hf.identity(x))
+        train = hf.train.GradientDescentOptimizer(1.0).minimize(loss)
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        for step in range(12):
+            if context.replica:
+                time.sleep(0.01)
+            if step % 3 != 1:
+                session.run(train, {x: ONE, works: True})
+                continue
+            with pytest.raises(AssertError):
+                session.run(train, {x: ONE, works: False})
+        context.meet("the end")
+        return session.run(v)
+
+    updates = 8 if sync == "all" else 16
+    for v in run_ranks(3, body, ps=1, sync=sync):
+        np.testing.assert_array_equal(v, np.full(3, -updates))

@@ -135,6 +135,21 @@ def test_replicas_sum_on_their_gpus(gpus):
         equal(found, atol=1e-5)
 
 
+def test_each_rank_of_a_node_names_its_own_gpu_gpu_0(gpus, monkeypatch):
+    """The driver plans for all tasks: their GPUs have its name, not their numbers on the node."""
+    monkeypatch.setattr(device, "device_names", lambda server, index: [f"gpu:{index}", "cpu:0"])
+
+    def body(context):
+        with hf.device("/gpu:0"):
+            y = hf.constant(2.0) * 3.0
+        return list(context.devices), context.devices["gpu:0"].index, hf.Session().run(y)
+
+    both = ["gpu:0", "cpu:0"]
+    assert run_ranks(2, body) == [(both, 0, 6.0), (both, 1, 6.0)]
+    (found,) = run_ranks(3, lambda context: trained(cut=True), tasks_per_replica=3)
+    equal(found, atol=1e-6)
+
+
 def test_gpu_workers_with_servers_on_the_host(gpus):
     (found,) = run_ranks(2, lambda context: trained(), ps=1)
     equal(found, atol=1e-6)

@@ -44,15 +44,17 @@ def profile(folder: Path, seconds: float) -> Path:
     return file.path
 
 
-def run(folder: Path, costs: str, *words: str, command: str = "run") -> tuple[list[str], str]:
-    """The lines about the placement, and all output."""
+def run(
+    folder: Path, costs: str, *words: str, command: str = "run", threads: str = "1"
+) -> tuple[list[str], str]:
+    """The lines about the placement, and all output; `threads` 0: as many as a rank has cores."""
     folder.mkdir(exist_ok=True)
     (folder / "script.py").write_text(SCRIPT)
     ranks = ["-n", "2"] if command == "run" else ["--ranks", "2"]
     sets = ["--set", "tasks_per_replica=2", "--set", "placement=auto"]
     line = [sys.executable, "-m", "hpcflow", command, *ranks, *sets, *words, "script.py"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_COST_CACHE": costs}
-    environ |= {"HPCFLOW_PLAN_CACHE": str(folder / "plans"), "HPCFLOW_THREADS": "1"}
+    environ |= {"HPCFLOW_PLAN_CACHE": str(folder / "plans"), "HPCFLOW_THREADS": threads}
     done = subprocess.run(
         line, cwd=folder, env=environ, capture_output=True, text=True, timeout=120
     )
@@ -76,7 +78,7 @@ def test_a_changed_profile_makes_a_new_plan_and_the_same_losses(tmp_path):
     for number, seconds in enumerate((1e-6, 0.1, 1e-6)):
         profile(costs, seconds)
         (line,), text = run(tmp_path / str(number), str(costs), "--set", f"plan_cache={plans}")
-        assert line.endswith("times: 2 operations measured on this machine, 1 thread a rank")
+        assert "; times: 2 operations measured on this machine, 1 thread a rank; tasks of" in line
         found.append((line, losses(text)))
         cached.append(len(list(plans.rglob("*"))))
     (driver, values), (spread, others), (again, _) = found
@@ -90,13 +92,14 @@ def test_plan_and_run_have_the_same_times_and_a_damaged_profile_is_one_warning(t
     costs = tmp_path / "costs"
     costs.mkdir(mode=0o700)
     file = profile(costs, 0.1)
-    (planned,), _ = run(tmp_path / "job", str(costs), command="plan")
-    (ran,), _ = run(tmp_path / "job", str(costs))
-    assert ran.endswith(planned)
+    for threads in "0", "1":
+        (planned,), _ = run(tmp_path / "job", str(costs), command="plan", threads=threads)
+        (ran,), _ = run(tmp_path / "job", str(costs), threads=threads)
+        assert ran.endswith(planned)
     file.write_text("{")
     for command in ("plan", "run"):
         (line,), text = run(tmp_path / command, str(costs), command=command)
-        assert line.endswith("times: cost model")
+        assert "; times: cost model; tasks of" in line
         assert text.count("placement=auto uses the times of the cost model") == 1
         assert text.count(str(file)) == 1
 

@@ -353,7 +353,7 @@ def test_a_rank_reports_what_plans_and_kernels_took(tmp_path: Path) -> None:
 
 def test_what_was_spent_is_said() -> None:
     made = plan_cache.PlanningCosts(1, 0, 0.0731, 12, 0, 0.12)
-    assert str(made) == "the plan was made in 73 ms, its kernels (12 compiled) in 120 ms"
+    assert str(made) == "the plan was made in 73.1 ms, its kernels (12 compiled) in 120 ms"
     loaded = plan_cache.PlanningCosts(0, 1, 0.009, 1, 11, 0.004)
     assert str(loaded) == (
         "the plan was loaded in 9 ms, its kernels (1 compiled and 11 loaded) in 4 ms"

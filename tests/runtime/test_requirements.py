@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hpcflow as hf
+from hpcflow.errors import PlacementError
 from tests.runtime.ranks import run_ranks
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,64 @@ def test_replicas_and_servers_with_requirements(placement, tmp_path):
     file = topology(tmp_path, 8, 40, 40)
     (found,) = run_ranks(3, training("20 GB"), ps=1, topology=file, **options)
     np.testing.assert_allclose(found[0], plain[0], rtol=1e-5)
+
+
+def growing(kind):
+    """A function that adds a loop between two steps, to a variable near the second task."""
+
+    def body(context):
+        with hf.device(near="/job:worker/task:1"):
+            v = hf.Variable(1.0, name="v")
+        z = hf.Variable(1.0, name="z")
+
+        def add(i):
+            updates = [v.assign_add(1.0), *([z.assign_add(1.0)] if kind == "both" else [])]
+            with hf.control_dependencies(updates):
+                return i + 1
+
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        session.run(v.assign_add(4.0))
+        with hf.device(near="/job:worker/task:0"):
+            loop = hf.while_loop(lambda i: i < 3, add, [0])
+        session.run(loop)
+        return float(session.run(v))
+
+    return body
+
+
+@pytest.mark.parametrize("placement", ["", "auto"])
+def test_a_variable_keeps_its_task_when_the_graph_grows(placement):
+    options = {"tasks_per_replica": 2, "placement": placement, "plan_cache": "none"}
+    assert run_ranks(2, growing("one"), **options) == [8.0]
+
+
+def test_a_loop_that_would_move_a_variable_is_refused():
+    with pytest.raises(PlacementError, match="since an earlier step"):
+        run_ranks(2, growing("both"), tasks_per_replica=2, plan_cache="none")
+
+
+@pytest.mark.parametrize("placement", ["", "auto"])
+def test_the_first_requirement_of_a_graph_moves_no_variable(placement, tmp_path):
+    """The loop needs the second task, but steps have found the variable on the first."""
+
+    def body(context):
+        v = hf.Variable(1.0, name="v")
+
+        def add(i):
+            with hf.control_dependencies([v.assign_add(1.0)]):
+                return i + 1
+
+        session = hf.Session()
+        session.run(hf.global_variables_initializer())
+        session.run(v.assign_add(4.0))
+        with hf.device(requires="20 GB"):
+            loop = hf.while_loop(lambda i: i < 3, add, [0])
+        session.run(loop)
+
+    options = {"tasks_per_replica": 2, "placement": placement, "plan_cache": "none"}
+    with pytest.raises(PlacementError, match="'v', which is on /job:worker/task:0 since an earl"):
+        run_ranks(2, body, topology=topology(tmp_path, 8, 40), **options)
 
 
 SCRIPT = """

@@ -18,7 +18,7 @@ from benchmarks.sleeping_kernels import sleep_in_kernels
 from hpcflow.lowering import python_codegen
 from hpcflow.placement.measured_speeds import NAME
 from hpcflow.plan.communication import message_coalescing
-from hpcflow.plan.distribution import step_problem
+from hpcflow.plan.distribution import step_problem_builder
 from hpcflow.runtime.device.device import Device
 from hpcflow.runtime.executor import mpi_progress_thread
 from hpcflow.runtime.job.rank_context import RankContext
@@ -138,9 +138,13 @@ def test_servers_have_no_measured_speed(tmp_path):
 
 
 def test_a_damaged_file_is_told_once_and_counts_as_none(tmp_path, caplog):
-    assert speeds_of_job(tmp_path, [{"rank": 1, "host": 3, "speed": "fast"}]) == [()] * 2
-    told = [one.getMessage() for one in caplog.records if NAME in one.getMessage()]
-    assert len(told) == 1 and "takes all ranks as equal" in told[0]
+    twice = {"rank": 1, "host": host_of_tests(), "speed": 0.5}
+    for rows in ([{"rank": 1, "host": 3, "speed": "fast"}], [twice, twice]):
+        assert speeds_of_job(tmp_path, rows) == [()] * 2
+        told = [one.getMessage() for one in caplog.records if NAME in one.getMessage()]
+        assert len(told) == 1 and "takes all ranks as equal" in told[0] and "delete it" in told[0]
+        assert f"ranks[{len(rows) - 1}]" in told[0]
+        caplog.clear()
 
 
 @pytest.mark.slow
@@ -149,8 +153,8 @@ def test_the_chief_writes_what_all_replicas_measure(tmp_path, monkeypatch):
     for place, name in CHANGED:  # restored: `sleep_in_kernels` changes them
         monkeypatch.setattr(place, name, getattr(place, name))
     monkeypatch.setattr(task_speeds, "WINDOW_S", 0.05)
-    monkeypatch.setattr(step_problem, "MESSAGE_S", 1e-9)
-    monkeypatch.setattr(step_problem, "HANDLING_S", 1e-9)
+    monkeypatch.setattr(step_problem_builder, "MESSAGE_S", 1e-9)
+    monkeypatch.setattr(step_problem_builder, "MESSAGE_OVERHEAD_S", 1e-9)
     serve = RankContext.serve
 
     def sleeping_serve(context):

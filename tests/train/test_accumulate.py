@@ -123,6 +123,48 @@ def test_on_replicas() -> None:
             np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+SERVERS = [
+    {"ps": 1, "sync": "all"},
+    {"ps": 2, "sync": "all"},
+    {"ps": 2, "sync": "backup:1"},
+    {"ps": 2, "sync": "stale:1"},
+    {"ps": 1},
+    {"ps": 2},
+]
+
+
+@pytest.mark.parametrize("rows", [False, True], ids=["dense", "rows"])
+@pytest.mark.parametrize("settings", SERVERS, ids=str)
+def test_servers_lose_no_gradient_and_count_each_once(settings: dict[str, Any], rows: bool) -> None:
+    """3 workers of 6 gradients of 1 each: 9 updates by their mean; joined, 3 updates of 6."""
+
+    def body(context: Any) -> Any:
+        v = hf.Variable(np.zeros((3, 2)), name="v")
+        w = hf.Variable(np.zeros(5), name="w")
+        loss = hf.reduce_sum(hf.gather(v, [0, 2]) if rows else v) + hf.reduce_sum(w)
+        step = T.get_or_create_global_step()
+        optimizer = T.AccumulatingOptimizer(T.GradientDescentOptimizer(1.0), 2)
+        train = optimizer.minimize(loss, step)
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            for _ in range(6):
+                session.run(train)
+            context.meet("the end")
+            kept = [optimizer.get_slot(v, "sum"), optimizer.get_slot(w, "sum")]
+            return session.run([v, w, *kept, optimizer.variables()[0], step])
+
+    joins = settings.get("sync", "")[:3] in ("all", "bac")
+    workers = 3 + (settings.get("sync") == "backup:1")
+    found = run_ranks(workers + settings["ps"], body, plan_cache="none", **settings)
+    v, w, v_sum, w_sum, count, step = next(one for one in found if one is not None)
+    backup = count if settings.get("sync") == "backup:1" else 0  # a seventh update may have begun
+    assert (count, step) == (backup, 3 if joins else 9)
+    np.testing.assert_array_equal(v[0], -float(step))
+    np.testing.assert_array_equal(w, -float(step))
+    assert (v[1] == (0 if rows else -step)).all()
+    assert (w_sum == backup).all() and (v_sum[0] == backup).all()
+
+
 def test_errors() -> None:
     with pytest.raises(GraphError, match="at least 1, not 0"):
         T.AccumulatingOptimizer(T.AdamOptimizer(), 0)

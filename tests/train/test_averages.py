@@ -171,6 +171,31 @@ def test_each_step_updates_an_average_once(ranks: int, settings: dict) -> None:
         assert mean == pytest.approx(8 * 0.125 + 7.2 * 0.25 + 6.4 * 0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"ps": 1}, {"ps": 1, "sync": "all"}, {"ps": 2, "sync": "all"}, {"ps": 2}],
+    ids=str,
+)
+def test_the_debiased_average_of_a_constant_is_the_constant(settings: dict) -> None:
+    """Two workers: the average and the number of its updates belong together."""
+
+    def body(context):
+        x = hf.placeholder("float32", [2], name="x")
+        ema = hf.train.ExponentialMovingAverage(0.5, zero_debias=True)
+        mean = hf.reduce_mean(x)
+        update = ema.apply([mean])
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            for _ in range(3):
+                session.run(update, {x: [2.0, 4.0]})
+            context.meet("the end")
+            return session.run(ema.average(mean))
+
+    ranks = 2 + settings.get("ps", 0)
+    for found in run_ranks(ranks, body, plan_cache="none", **settings):
+        assert found is None or found == pytest.approx(3.0, rel=1e-6)
+
+
 def test_names_of_operations_are_tensorflows() -> None:
     v = hf.get_variable("v", [2])
     ema = hf.train.ExponentialMovingAverage(0.5)

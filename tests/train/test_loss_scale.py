@@ -13,6 +13,7 @@ from hpcflow.errors import GraphError
 from hpcflow.runtime.job.job_membership import use_context
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
+from tests.runtime.ranks import run_ranks
 
 T = hf.train
 
@@ -77,6 +78,35 @@ def test_the_scale_grows_and_shrinks() -> None:
             session.run(train, {x: value})
             found.append(float(session.run(scale())))
     assert found == [8, 8, 32, 8, 8, 8, 2, 1, 1, 1, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"ps": 1, "sync": "all"}, {"ps": 1}, {"ps": 2}, {"ps": 2, "sync": "stale:1"}],
+    ids=str,
+)
+def test_servers_shrink_the_scale_once_for_each_update_that_is_left_out(
+    settings: dict[str, Any],
+) -> None:
+    """Each of 3 workers has an infinite gradient in its 4th of 8 steps."""
+
+    def body(context: Any) -> Any:
+        w, x = hf.Variable(np.zeros(5, "f4"), name="w"), hf.placeholder("float32", [])
+        step, scale = T.get_or_create_global_step(), T.DynamicLossScale(1024.0)
+        optimizer = T.LossScaleOptimizer(T.GradientDescentOptimizer(1.0), scale)
+        train = optimizer.minimize(hf.reduce_sum(w) * x, step)
+        with hf.Session() as session:
+            session.run(hf.global_variables_initializer())
+            for k in range(8):
+                session.run(train, {x: np.inf if k == 3 else 1.0})
+            context.meet("the end")
+            return session.run([w, step, scale()])
+
+    found = run_ranks(3 + settings["ps"], body, plan_cache="none", **settings)
+    w, step, scale = next(one for one in found if one is not None)
+    times = 1 if settings.get("sync") == "all" else 3
+    assert (step, scale) == (7 * times, 1024.0 / 2**times)
+    np.testing.assert_array_equal(w, -7.0 * times)
 
 
 def test_float16_gradients_do_not_vanish() -> None:

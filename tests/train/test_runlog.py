@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import hpcflow as hf
 from hpcflow.errors import HpcflowError, MissingPackageError
 from hpcflow.platform.git_state import git_state
+from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 from hpcflow.train import run_records
@@ -34,6 +37,10 @@ def train(context: RankContext) -> None:
             progress.update(dealt, loss=np.float32(1.5) if cost is None else cost.mean())
         session.wait()
         session.result()
+
+
+def open_files() -> set[Path]:
+    return {path.resolve() for path in Path("/proc/self/fd").iterdir()}
 
 
 def log_of(folder: Path, **settings: Any) -> run_records.RunLog:
@@ -84,6 +91,49 @@ def test_a_run_that_goes_on_appends_and_remembers_its_starts(tmp_path: Path) -> 
     assert [row["step"] for row in rows] == ["1", "2"]
     told = json.loads((tmp_path / "manifest.json").read_text())
     assert told["finished"] is True and [start["finished"] for start in told["earlier"]] == [False]
+
+
+def test_the_second_training_of_a_run_is_recorded_like_the_first(tmp_path: Path) -> None:
+    """It is unfinished until its result; warnings and rates are recorded; files are closed."""
+    x, y = np.ones((12, 3), np.float32), np.ones((12, 1), np.float32)
+    during: list[Any] = []
+
+    def look(epoch: int, logs: Any) -> None:
+        told = json.loads((tmp_path / "manifest.json").read_text())
+        during.append((told["finished"], told["end"]))
+        logger.warning("warning of training %d", len(during))
+
+    def body(context: RankContext) -> None:
+        model = hf.Sequential([hf.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        calls = [hf.callbacks.LambdaCallback(on_epoch_begin=look)] if context.is_chief else []
+        for _ in range(2):
+            model.fit(x, y, 12, 1, 0, callbacks=calls)
+        model.close()
+        assert tmp_path / "metrics.csv" not in open_files()
+
+    run_ranks(2, body, run_dir=str(tmp_path))
+    assert during == [(False, None)] * 2
+    told = json.loads((tmp_path / "manifest.json").read_text())
+    assert told["finished"] is True and told["end"]
+    rows = run_records.read_rows(tmp_path / "metrics.csv")
+    assert [row["samples"] for row in rows if row["loss"]] == ["12", "12"]
+    assert all(float(row["samples_per_second"]) > 0 for row in rows if row["loss"])
+    events = run_records.read_rows(tmp_path / "events.csv")
+    assert {f"warning of training {k}" for k in (1, 2)} <= {row["text"] for row in events}
+
+
+def test_files_are_closed_with_a_log_that_got_rows_after_its_end(tmp_path: Path) -> None:
+    context = RankContext(Settings(run_dir=str(tmp_path)))
+    log = run_records.run_log_of(context)
+    assert log is not None
+    log.end(finished=True)
+    log.add(9, 1, 9, {"loss": 0.5}, "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del log, context
+        gc.collect()
+    assert tmp_path / "metrics.csv" not in open_files()
 
 
 def test_a_new_value_becomes_a_column(tmp_path: Path) -> None:

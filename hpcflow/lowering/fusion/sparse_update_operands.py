@@ -41,7 +41,8 @@ class _SparseUpdateRewriter:
 
     def instead(self, node: Node) -> Iterator[Node]:
         """The nodes that replace a node."""
-        if node.type.startswith("Scatter") and node.row.by_rows:
+        by_rows = node.row.by_rows and not node.row.whole_variable
+        if node.type.startswith("Scatter") and by_rows:
             yield from self.pieces(*self.scaled(node))
         else:
             yield node

@@ -450,6 +450,8 @@ def transpose(a: Any, perm: Any = None, name: str | None = None, conjugate: bool
         x = first_output("Conj", [x])
     if isinstance(axes, Tensor):
         return first_output("TransposeTold", [x, axes], {}, name)
+    if isinstance(axes, tuple):  # axes count from the back, too
+        axes = tuple(p + len(axes) if p < 0 else p for p in axes)
     return first_output("Transpose", [x], {"perm": axes}, name)
 
 

@@ -39,7 +39,9 @@ def _pack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(*args: Any) -> None:
         out = args[-1]
         for i, x in enumerate(args[:-1]):
-            out[_along(axis, out.ndim, i)] = x
+            # The ellipsis: a scalar of dtype object is copied, not put there as an array.
+            place = (*_along(axis, out.ndim, i), ...)
+            out[place] = x
 
     return run
 

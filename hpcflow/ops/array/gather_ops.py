@@ -232,4 +232,5 @@ def _require_one_dtype(on_value: Any, off_value: Any) -> None:
 
 
 def _plain_value(scalar: Any, default: int) -> Any:
-    return default if scalar is None else np.asarray(scalar).item()
+    plain = default if scalar is None else np.asarray(scalar).item()
+    return plain.encode() if isinstance(plain, str) else plain

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcflow.errors import DTypeError, ShapeError
+from hpcflow.errors import ArgumentError, DTypeError, ShapeError
 from hpcflow.graph.graph import Tensor
 from hpcflow.graph.static_shape import Shape, shape_text
 from hpcflow.platform.exception_translation import value_text
@@ -24,7 +24,7 @@ UNKNOWN = "?"  # an int that is still unknown
 def plain_key(key: Any) -> tuple[Key, list[Tensor]]:
     """An index expression as plain data, and its scalar tensors.
 
-    Errors: ShapeError for anything except ints, slices of them, `...` and None.
+    Errors: ShapeError or ArgumentError for anything except ints, slices of them, `...` and None.
     """
     parts = key if isinstance(key, tuple) else (key,)
     entries: list[tuple[Any, ...]] = []
@@ -55,7 +55,7 @@ def _plain(value: Any, scalars: list[Tensor]) -> Any:
         value = value[()]
     if value is None or (isinstance(value, (int, np.integer)) and not isinstance(value, bool)):
         return None if value is None else int(value)
-    raise ShapeError(
+    raise ArgumentError(
         f"{value_text(value)} cannot index a tensor",
         hint="use ints, slices of ints, ..., None, or integer scalar tensors",
     )

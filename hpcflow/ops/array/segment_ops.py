@@ -26,9 +26,10 @@ from hpcflow.ops.math.arithmetic_ops import (
     sqrt,
     subtract,
     times,
+    truediv,
     where,
 )
-from hpcflow.ops.math.elementwise_math_ops import div_no_nan
+from hpcflow.ops.math.elementwise_math_ops import div_no_nan, truncatediv
 from hpcflow.ops.shape_inference import Attrs, first_output, require, require_rank
 
 # -- shape rules
@@ -204,10 +205,15 @@ unsorted_segment_min = _unsorted_segment("Min", "The smallest", "the largest num
 
 
 def segment_mean(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
-    """The mean of the rows of each segment, 0 for an empty one; see `segment_sum`."""
+    """The mean of the rows of each segment, 0 for an empty one; see `segment_sum`.
+
+    The mean of integers is an integer, rounded toward 0.
+    """
     data = convert_to_tensor(data)
-    count = segment_sum(ones_like(data), segment_ids)
-    return div_no_nan(segment_sum(data, segment_ids), count, name)
+    count, total = segment_sum(ones_like(data), segment_ids), segment_sum(data, segment_ids)
+    if data.dtype.kind in "iu":
+        return truncatediv(total, maximum(count, 1), name)
+    return div_no_nan(total, count, name)
 
 
 def segment_sqrt_n(data: Any, segment_ids: Any, name: str | None = None) -> Tensor:
@@ -220,10 +226,16 @@ def segment_sqrt_n(data: Any, segment_ids: Any, name: str | None = None) -> Tens
 def unsorted_segment_mean(
     data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
 ) -> Tensor:
-    """The mean of the rows of each segment, 0 for an empty one; see `unsorted_segment_sum`."""
+    """The mean of the rows of each segment, 0 for an empty one; see `unsorted_segment_sum`.
+
+    The mean of integers is a float, as of `truediv`.
+    """
     data = convert_to_tensor(data)
     count = unsorted_segment_sum(ones_like(data), segment_ids, num_segments)
-    return div_no_nan(unsorted_segment_sum(data, segment_ids, num_segments), count, name)
+    total = unsorted_segment_sum(data, segment_ids, num_segments)
+    if data.dtype.kind in "iu":
+        return truediv(total, maximum(count, 1), name)
+    return div_no_nan(total, count, name)
 
 
 def unsorted_segment_sqrt_n(

@@ -26,7 +26,8 @@ def _py_func(xp: Any, node: KernelNode) -> Callable[..., Any]:
     function, dtypes = node.attrs["function"], node.attrs["dtypes"]
 
     def run(*inputs: Any) -> Any:
-        returned = function(*(np.array(x) for x in inputs))  # copies: buffers are reused
+        # Copies: buffers are reused. A scalar is a NumPy scalar or bytes, as in TensorFlow.
+        returned = function(*(np.array(x)[()] for x in inputs))
         if not dtypes:
             return None
         several = isinstance(returned, (list, tuple)) and (len(dtypes) > 1 or len(returned) == 1)

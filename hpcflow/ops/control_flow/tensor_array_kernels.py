@@ -174,7 +174,7 @@ def _unstack(xp: Any, node: KernelNode) -> Callable[..., Any]:
     def run(array: ArrayElements, value: Any) -> ArrayElements:
         rows = xp.array(value)
         for i in range(len(rows)):
-            array.put(i, rows[i])
+            array.put(i, rows[i, ...])  # an array, also of a string
         return array
 
     return run
@@ -191,7 +191,7 @@ def _scatter(xp: Any, node: KernelNode) -> Callable[..., Any]:
                 f"scatter of a TensorArray: {len(indices)} indices do not fit {len(rows)} elements"
             )
         for k, i in enumerate(indices.tolist()):
-            write(array, i, rows[k])
+            write(array, i, rows[k, ...])
         return array
 
     return run

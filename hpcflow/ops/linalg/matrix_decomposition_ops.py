@@ -15,6 +15,7 @@ from hpcflow.ops.linalg.linalg_ops import lapack, matrix_triangular_solve, squar
 from hpcflow.ops.linalg.matmul_ops import matmul
 from hpcflow.ops.linalg.matrix_diagonal_ops import (
     adjoint,
+    least_size,
     matrix_band_part,
     matrix_diag,
     matrix_diag_part,
@@ -30,30 +31,24 @@ from hpcflow.ops.shape_inference import Attrs, first_output, make
 # -- shape rules
 
 
-def _least(a: int | None, b: int | None) -> int | None:
-    if a is None or b is None:
-        return 0 if 0 in (a, b) else None
-    return min(a, b)
-
-
 def _qr(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, m, n = lapack("qr", inputs[0])
     dtype = inputs[0].dtype
     if lead is None:
         return [Spec(dtype, None)] * 2
-    k = m if attrs["full_matrices"] else _least(m, n)
+    k = m if attrs["full_matrices"] else least_size(m, n)
     return [Spec(dtype, (*lead, m, k)), Spec(dtype, (*lead, k, n))]
 
 
 def _svd(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, m, n = lapack("svd", inputs[0])
     dtype = inputs[0].dtype
-    values = Spec(REAL.get(dtype, dtype), None if lead is None else (*lead, _least(m, n)))
+    values = Spec(REAL.get(dtype, dtype), None if lead is None else (*lead, least_size(m, n)))
     if not attrs["compute_uv"]:
         return [values]
     if lead is None:
         return [values, *[Spec(dtype, None)] * 2]
-    left, right = (m, n) if attrs["full_matrices"] else (_least(m, n),) * 2
+    left, right = (m, n) if attrs["full_matrices"] else (least_size(m, n),) * 2
     return [values, Spec(dtype, (*lead, m, left)), Spec(dtype, (*lead, n, right))]
 
 

@@ -70,7 +70,8 @@ def matrix_shape(type: str, spec: Spec) -> tuple[Shape, int | None, int | None]:
     return dims[:-2], dims[-2], dims[-1]
 
 
-def _least(a: int | None, b: int | None) -> int | None:
+def least_size(a: int | None, b: int | None) -> int | None:
+    """The smaller of two sizes, as far as it is known."""
     if a is None or b is None:
         return 0 if 0 in (a, b) else None
     return min(a, b)
@@ -85,7 +86,7 @@ def _diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
 
 def _diag_part(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, rows, columns = matrix_shape("matrix_diag_part", inputs[0])
-    return [Spec(inputs[0].dtype, None if lead is None else (*lead, _least(rows, columns)))]
+    return [Spec(inputs[0].dtype, None if lead is None else (*lead, least_size(rows, columns)))]
 
 
 def _set_diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
@@ -93,7 +94,7 @@ def _set_diag(inputs: Sequence[Spec], attrs: Attrs) -> list[Spec]:
     lead, rows, columns = matrix_shape("matrix_set_diag", inputs[0])
     diagonal_shape = inputs[1].shape
     if lead is not None:
-        joint = merge_shapes(diagonal_shape, (*lead, _least(rows, columns)))
+        joint = merge_shapes(diagonal_shape, (*lead, least_size(rows, columns)))
         assert joint is not None  # the second is known
         lead = joint[:-1]
     elif diagonal_shape is not None:

@@ -76,12 +76,13 @@ def _mean(xp: Any, node: KernelNode) -> Callable[..., Any]:
         if not x.size:
             out.fill(empty)
             return
-        total(x, axis, None, out, keep)
         count = x.size // out.size
-        if is_integer:
+        if is_integer:  # summed in 64 bits, as in TensorFlow: small integers would overflow
             wide = xp.uint64 if out.dtype.kind == "u" else xp.int64
-            out[...] = xp.sign(out) * (xp.abs(out) // wide(count))
+            sums = xp.sum(x, axis=axis, dtype=wide, keepdims=keep)
+            out[...] = xp.sign(sums) * (xp.abs(sums) // wide(count))
         else:
+            total(x, axis, None, out, keep)
             xp.true_divide(out, count, out)
 
     return run

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import sorted_program, substitute_values
+from hpcflow.plan.ir.program_rewriting import new_name, sorted_program, substitute_values
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.settings import Settings
 
 BUCKET_BYTES = 1 << 20  # without a setting or a topology
@@ -65,11 +66,13 @@ def _bucket_bytes(sums: Sequence[Node], settings: Settings, cluster: Cluster) ->
 
     local = max(1, network.ranks_per_node // cluster.tasks_per_replica)
     size = best_bucket_bytes(network, cluster.replicas, local, total)
+    latency, seconds = (
+        network.allreduce_times(n, cluster.replicas, local).alone for n in (0, size)
+    )
     return size, (
         f"buckets of {size:,} bytes for {total:,} bytes of gradients, by the topology: an "
-        f"allreduce takes {1e6 * network.allreduce_seconds(0, cluster.replicas, local):.3g} us "
-        f"without data and {1e3 * network.allreduce_seconds(size, cluster.replicas, local):.3g} "
-        "ms with it (setting bucket_bytes=0)"
+        f"allreduce takes {format_seconds(latency)} without data and {format_seconds(seconds)} "
+        "with it (setting bucket_bytes=0)"
     )
 
 
@@ -92,8 +95,6 @@ def _bucket_groups(sums: list[Node], program: Program, most: float) -> Iterable[
 
 
 def _merge_bucket(group: list[Node], name: str, used_names: set[str]) -> Node:
-    while name in used_names:
-        name += "_"
     inside = {n.name for n in group}
     control = dict.fromkeys(c for n in group for c in n.control if c not in inside)
     attrs = {
@@ -103,7 +104,7 @@ def _merge_bucket(group: list[Node], name: str, used_names: set[str]) -> Node:
         "available": max(n.attrs["available"] for n in group),
     }
     return Node(
-        name,
+        new_name(name, used_names),
         "AllReduce",
         tuple(n.inputs[0] for n in group),
         tuple(control),

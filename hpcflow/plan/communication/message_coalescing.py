@@ -25,10 +25,11 @@ from hpcflow.plan.communication.send_recv_insertion import (
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.distribution.device_placement import device_label
 from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import new_name
 
 SMALL_BYTES = 64 << 10  # a larger value gets its own message
 PARCEL_BYTES = 1 << 20  # capacity of a parcel
-WORTH_S = cost_model.HANDLING_S  # at most this much work is delayed to save a message
+WORTH_S = cost_model.MESSAGE_OVERHEAD_S  # at most this much work is delayed to save a message
 UNKNOWN_S = 1.0  # assumed seconds of a loop, branch or wait
 
 FedTasks = Mapping[str, "str | None"]
@@ -210,15 +211,15 @@ class _Rewriter:
         first = self.program.nodes[parcel.items[0].node]
         values = [item for item in parcel.items if item.index is not None]
         tokens = [item.node for item in parcel.items if item.index is None]
-        name = f"{first.name}/parcel_to_{device_label(parcel.dest)}"
+        name = new_name(f"{first.name}/parcel_to_{device_label(parcel.dest)}", self.used_names)
         device = f"{parcel.source}/{MESSAGES}"
         if not values:  # only tokens: a NoOp joins them, and its end is sent
-            joined = Node(self._name(name), "NoOp", (), tuple(tokens), {}, (), device)
+            joined = Node(name, "NoOp", (), tuple(tokens), {}, (), device)
             self.ends.update({(token, parcel.dest): joined.name for token in tokens})
             return [joined.but(line=first.line)]
         refs = tuple(Ref(item.node, item.index) for item in values if item.index is not None)
         specs = [self.program.spec(ref) for ref in refs]
-        packed = Node(self._name(name), "Parcel", refs, tuple(tokens), {}, (), device)
+        packed = Node(name, "Parcel", refs, tuple(tokens), {}, (), device)
         packed = packed.but(specs=tuple(packed.row.infer(specs, {})), line=first.line)
         new_nodes = [packed]
         for item, ref, start in zip(values, refs, parcel_layout(specs)[0], strict=True):
@@ -232,7 +233,7 @@ class _Rewriter:
         """Return the FromParcel node of a value, on the device of its first use."""
         spec, takers = self.program.spec(ref), self.packer.takers(item)
         device = takers[0].device if takers else f"{item.dest}/{MESSAGES}"
-        name = self._name(f"{ref.node}/{ref.index}_on_{device_label(item.dest)}")
+        name = new_name(f"{ref.node}/{ref.index}_on_{device_label(item.dest)}", self.used_names)
         attrs = {"dtype": spec.dtype, "shape": spec.shape, "start": start}
         unpacked = Node(name, "FromParcel", (Ref(packed.name),), (), attrs, (), device)
         line = self.program.nodes[ref.node].line
@@ -247,9 +248,3 @@ class _Rewriter:
         for ref in inputs:
             control.pop(ref.node, None)
         return node.but(inputs=inputs, control=tuple(control))
-
-    def _name(self, name: str) -> str:
-        while name in self.used_names:
-            name += "_"
-        self.used_names.add(name)
-        return name

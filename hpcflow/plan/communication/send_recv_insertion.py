@@ -16,6 +16,7 @@ from hpcflow.graph.dtypes import LISTS
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.device_placement import device_label, host_device
 from hpcflow.plan.ir.program import Cluster, Edge, Node, Partition, Plan, Program, Ref
+from hpcflow.plan.ir.program_rewriting import new_name
 
 MESSAGES = "cpu:0"  # MPI sends host memory: few builds accept GPU pointers
 TOKEN = Spec(np.dtype("uint8"), (0,))
@@ -190,7 +191,8 @@ class Partitioner:
             return local  # a list is an object of the task, whatever device its elements are on
         if (local, device) not in self.copies:
             spec = _without_values((self.program.spec(ref),))
-            name = self._name(f"{local.node}/copy_{local.index}_to_{device_label(device)}")
+            name = f"{local.node}/copy_{local.index}_to_{device_label(device)}"
+            name = new_name(name, self.used_names)
             attrs = {"source": have}
             line = self.program.nodes[ref.node].line
             self._emit(task, Node(name, "Copy", (local,), (), attrs, spec, device, (), line))
@@ -228,7 +230,8 @@ class Partitioner:
         source = self.task[node.name]
         self.edges[crossing] = Edge(channel, source, crossing.dest, ref, spec, token, self.frame)
         label = "end" if token else str(crossing.index)
-        name = self._name(f"{node.name}/send_{label}_to_{device_label(crossing.dest)}")
+        name = f"{node.name}/send_{label}_to_{device_label(crossing.dest)}"
+        name = new_name(name, self.used_names)
         device = f"{source}/{MESSAGES}"
         value = () if token else (self._value(ref, device),)
         control = (node.name,) if token else ()
@@ -239,7 +242,8 @@ class Partitioner:
         if crossing not in self.arrived:
             edge = self.edges[crossing]
             label = "end" if edge.token else str(crossing.index)
-            name = self._name(f"{crossing.node}/recv_{label}_on_{device_label(crossing.dest)}")
+            name = f"{crossing.node}/recv_{label}_on_{device_label(crossing.dest)}"
+            name = new_name(name, self.used_names)
             attrs = {
                 "channel": edge.channel,
                 "source": edge.source,
@@ -256,12 +260,6 @@ class Partitioner:
 
     def _emit(self, task: str, node: Node) -> None:
         self.parts.setdefault(task, {})[node.name] = node
-
-    def _name(self, name: str) -> str:
-        while name in self.used_names:
-            name += "_"
-        self.used_names.add(name)
-        return name
 
 
 def _without_values(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:

@@ -1,4 +1,7 @@
-"""Measured rows: the operations of a machine profile that placement=auto takes its times from."""
+"""Measured rows: the measured operations by which `placement=auto` makes a plan.
+
+Rank 0 reads them from its machine profile and broadcasts them, so that all ranks make one plan.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcflow.platform.measured_costs import OperationCost
+from hpcflow.platform.quantity_text import counted
 
 
 @dataclasses.dataclass(frozen=True)
 class MeasuredRows:
-    """Rows of one machine, for ranks of `threads` threads; equal if the rows are.
+    """Rows of one machine, for ranks of `threads` threads; equal if `digest`, their digest, is.
 
     `device` is the kind of device, `cpu` or `gpu`, of operations without one of their own.
     """
@@ -31,5 +35,5 @@ class MeasuredRows:
 
     def __str__(self) -> str:
         """Return where the times are from, for a forecast."""
-        each = f"{self.threads} thread{'' if self.threads == 1 else 's'} a rank"
-        return f"{len(self.rows)} operations measured on this machine, {each}"
+        threads = counted(self.threads, "thread")
+        return f"{len(self.rows)} operations measured on this machine, {threads} a rank"

@@ -13,7 +13,7 @@ from hpcflow.lowering.fusion.update_fusion import UpdateLoopFactory
 from hpcflow.lowering.instructions import Binding, BindingKind
 from hpcflow.lowering.kernel_metadata import GeneratedCode, KernelInfo
 from hpcflow.lowering.python_codegen import generate_code
-from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs
+from hpcflow.plan.ir.control_flow_nodes import TRIPS, nested_nodes, nested_programs, passes_of
 from hpcflow.plan.ir.program import Node, Partition, Plan
 
 PartitionLowering = Callable[
@@ -27,13 +27,15 @@ class MemoryEstimate:
 
     Not in `total` are `versions`, the second buffers that updates of variables may need while
     readers hold a version; `results`, which belong to the caller; and `unsized`, the number of
-    values whose sizes are known only at run time.
+    values whose sizes are known only at run time; also those in lists of loops whose number of
+    iterations is not known.
     """
 
     task: str
     sizes: Mapping[str, int]  # variable -> bytes
     constants: int = 0
     buffers: int = 0  # the arenas of all steps in flight
+    lists: int = 0  # values that loops keep of each iteration, in tensor lists and tensor arrays
     messages: int = 0  # receive and send buffers of these steps
     sums: int = 0  # inputs and outputs of collectives
     steps: int = 1  # number in flight: on a server one per replica
@@ -49,7 +51,8 @@ class MemoryEstimate:
     @property
     def total(self) -> int:
         """Bytes that are held at once."""
-        return self.variables + self.constants + self.buffers + self.messages + self.sums
+        parts = self.constants, self.buffers, self.lists, self.messages, self.sums
+        return self.variables + sum(parts)
 
 
 def with_plain_kernels(part: Partition) -> tuple[Partition, Callable[[Node], KernelInfo], None]:
@@ -76,14 +79,27 @@ def predict_memory(
 
 def _partition_memory(part: Partition, lowering: PartitionLowering, steps: int) -> MemoryEstimate:
     part, info, writes = lowering(part)
-    parts = [
-        p
+    insides = [
+        _frame_memory(node, key, p, lowering, steps)
         for node in part.nodes.values()
-        for _, p in nested_programs(node)
+        for key, p in nested_programs(node)
         if isinstance(p, Partition)
     ]
-    insides = [_partition_memory(inside, lowering, steps) for inside in parts]
     return memory_of_code(part, generate_code(part, info, writes=writes), steps, insides)
+
+
+def _frame_memory(
+    node: Node, key: str, inside: Partition, lowering: PartitionLowering, steps: int
+) -> MemoryEstimate:
+    """The memory of the program `key` of a loop or branch, with the values that it keeps."""
+    estimate = _partition_memory(inside, lowering, steps)
+    if node.row.control_flow != "loop":
+        return estimate
+    kept = [inside.spec(n.inputs[n.row.keeps]) for n in inside.nodes.values()
+            if n.row.keeps is not None]  # fmt: skip
+    unsized = estimate.unsized + (len(kept) if TRIPS not in node.attrs else 0)
+    once = estimate.lists + steps * sum(spec.nbytes for spec in kept)
+    return dataclasses.replace(estimate, lists=passes_of(node, key) * once, unsized=unsized)
 
 
 def _steps_in_flight(plan: Plan, task: str) -> int:
@@ -134,7 +150,7 @@ def variable_bytes(part: Partition) -> dict[str, int]:
 
 def _with_frame(outer: MemoryEstimate, inside: MemoryEstimate) -> MemoryEstimate:
     """Add the memory of a loop or branch; its variables are counted in `outer`."""
-    names = ("constants", "buffers", "messages", "unsized")
+    names = ("constants", "buffers", "lists", "messages", "unsized")
     changes = {name: getattr(outer, name) + getattr(inside, name) for name in names}
     return dataclasses.replace(outer, **changes)
 

@@ -86,9 +86,9 @@ def _flops(node: Node, inputs: Sequence[Spec]) -> float:
     if node.type == "Fused":
         return _fused_flops(node, inputs)
     if row.by_rows and row.writes:
-        return _spec_bytes(inputs[2])
+        return _elements(inputs[2])
     # one per element of the largest value: the output of elementwise ops, the input of reductions
-    sizes = [_spec_bytes(spec) for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE]
+    sizes = [_elements(spec) for spec in (*inputs, *node.specs) if spec.dtype not in OPAQUE]
     return max(sizes, default=0)
 
 
@@ -108,7 +108,7 @@ def _bytes_moved(node: Node, inputs: Sequence[Spec]) -> float:
     return outputs + written + (read - written if row.overwrites else read)
 
 
-def _spec_bytes(spec: Spec) -> int:
+def _elements(spec: Spec) -> int:
     return size_of(spec.shape)
 
 

@@ -10,6 +10,7 @@ from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.fusion.fused_node_label import node_label
 from hpcflow.plan.cost.op_flops_and_bytes import node_cost
 from hpcflow.plan.ir.program import Node
+from hpcflow.platform.measured_costs import OperationKey
 
 
 class OperationFeatures(NamedTuple):
@@ -19,6 +20,11 @@ class OperationFeatures(NamedTuple):
     dtypes: tuple[str, ...]
     flops: int
     nbytes: int
+
+    @classmethod
+    def of_key(cls, key: OperationKey) -> OperationFeatures:
+        """Return the features of a measured operation."""
+        return cls(key.type, key.dtypes, key.flops, key.nbytes)
 
 
 def operation_features(node: Node, inputs: Sequence[Spec]) -> OperationFeatures | None:

@@ -1,4 +1,4 @@
-"""Profile costs: the rows of measured operations in profile.json, and how well they are predicted.
+"""Profile costs: measured operations of a profile.json, and the errors of their predicted times.
 
 `profile.json` is written by `hpcflow.runtime.profile`; its content is untrusted.
 """
@@ -9,21 +9,22 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hpcflow.plan.cost.operation_costs import Estimate, OperationCosts
+from hpcflow.plan.cost.operation_costs import OperationCosts
 from hpcflow.plan.cost.operation_features import OperationFeatures
+from hpcflow.plan.cost.operation_time_models import Estimate
 from hpcflow.platform.measured_costs import OperationCost
 
 
 class ProfiledOperation(NamedTuple):
-    """An operation of a profile: its name, and its cost on the rank."""
+    """An operation of the profile of one rank: its name in the graph, and its measured cost."""
 
     name: str
     cost: OperationCost
 
     def estimate(self, costs: OperationCosts) -> Estimate:
-        """The predicted time of a call."""
+        """The predicted seconds of a call."""
         key = self.cost.key
-        features = OperationFeatures(key.type, key.dtypes, key.flops, key.nbytes)
+        features = OperationFeatures.of_key(key)
         return costs.seconds_of(features, key.device, key.threads, key.provider)
 
 

@@ -2,42 +2,46 @@
 
 A task computes its segments (`split_segments`). A segment is cut where it sends a value or starts a
 wait, so that messages and collectives begin in the middle of it and go on beside the rest. A loop
-or a branch counts as one pass through each of its programs, because values decide how often it
-runs.
+runs as often as its plan knows, else once, and a branch the program that takes longer, because
+values decide it. Those that span tasks are replayed pass by pass, with their messages.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.static_shape import Spec
 from hpcflow.lowering.segments_between_waits import split_segments
 from hpcflow.placement.durations import NOTHING, Seconds, total
-from hpcflow.placement.job_places import JobPlaces
 from hpcflow.placement.network import Network
+from hpcflow.placement.rank_mapping import RankMapping
 from hpcflow.placement.step_template import Gate, StepTemplate, TemplateTask
-from hpcflow.plan.cost.cost_model import HEADER_BYTES, predicted_seconds
+from hpcflow.plan.cost.cost_model import HEADER_BYTES, predicted_seconds, without_idle_rows
+from hpcflow.plan.cost.estimated_rows import EstimatedRows
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
-from hpcflow.plan.ir.control_flow_nodes import nested_programs
+from hpcflow.plan.distribution.control_flow_frames import whole_name
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs, passes_of, runs_of
 from hpcflow.plan.ir.program import Node, Partition, Plan
 
 NodeSeconds = Callable[[Node, Sequence[Spec]], Seconds]  # of a node and the specs of its inputs
 SPREAD = 3.0  # the cost model knows no machine: FLOPS per core differ by this factor either way
 PASSED_ON = ("RoundAdd", "RoundReady", "RoundPick", "RoundEnd", "ClockTick")  # no copy, no sum
+MOST_PASSES = 16  # of a loop with messages that are replayed one by one
 GATES: dict[str, Gate] = {"RoundTotal": "own update", "RoundOver": "own update"}
 
 
 def model_seconds(node: Node, inputs: Sequence[Spec]) -> Seconds:
     """Return the time of a node by the cost model, within a factor of `SPREAD`."""
-    seconds = predicted_seconds(node, inputs)
+    seconds = predicted_seconds(node, without_idle_rows(node, inputs))
     return Seconds(seconds, seconds / SPREAD, seconds * SPREAD)
 
 
 def template_of(
-    plan: Plan, network: Network | JobPlaces, seconds: NodeSeconds = model_seconds
+    plan: Plan, network: Network | RankMapping, seconds: NodeSeconds = model_seconds
 ) -> StepTemplate:
     """Return the step template of a plan; `seconds(node, inputs)` is the time of a node."""
     cluster, groups = plan.cluster, _server_groups(plan, network.most_servers)
@@ -141,17 +145,44 @@ def _server_groups(plan: Plan, most: int) -> dict[str, int]:
 
 
 def _node_seconds(node: Node, part: Partition, seconds: NodeSeconds, gradients: int) -> Seconds:
-    """The time of a node, with one pass through its programs."""
+    """The time of a node; that of a loop or branch is of the nodes that it runs."""
     if node.type == "RoundSum":  # its inputs are in the coordinator: a gradient of each replica
-        return total([seconds(node, [*node.specs] * gradients)])
-    insides = [inside for _, inside in nested_programs(node)]
-    nested = [
-        _node_seconds(n, inside, seconds, gradients)
-        for inside in insides
+        return seconds(node, [_stacked(spec, gradients) for spec in node.specs])
+    if not node.row.control_flow:
+        return seconds(node, cost_input_specs(node, part))
+    sums = {
+        key: total(_node_seconds(n, inside, seconds, gradients) for n in inside.nodes.values())
+        for key, inside in nested_programs(node)
         if isinstance(inside, Partition)
-        for n in inside.nodes.values()
-    ]
-    return total([*nested, *([] if nested else [seconds(node, cost_input_specs(node, part))])])
+    }
+    runs = runs_of(node, {key: each.median for key, each in sums.items()})
+    return total(sums[key].scaled(times) for key, times in runs.items())
+
+
+def _stacked(spec: Spec, count: int) -> Spec:
+    """The spec of `count` arrays as one; unknown if that of an array is."""
+    return Spec(spec.dtype, None if spec.shape is None else (count, *spec.shape))
+
+
+@dataclasses.dataclass
+class _Instance:
+    """A partition of the step, or that of one pass of a loop or branch in it.
+
+    It follows the tasks `first`. Its times and bytes are those of `passes` passes. `lasts` are the
+    last tasks of each segment, `waits` those with which a wait ends.
+    """
+
+    part: Partition
+    first: list[int]
+    iterations: tuple[int, ...] = ()  # the passes of the loops around it; () for the step
+    passes: float = 1.0
+    lasts: dict[int, list[int]] = dataclasses.field(default_factory=dict)
+    waits: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+
+    def ends(self) -> list[int]:
+        """The tasks with which it ends."""
+        lists = (*self.lasts.values(), *self.waits.values())
+        return list(dict.fromkeys(i for numbers in lists for i in numbers))
 
 
 class _Tasks:
@@ -160,7 +191,7 @@ class _Tasks:
     def __init__(
         self,
         plan: Plan,
-        network: Network | JobPlaces,
+        network: Network | RankMapping,
         seconds: NodeSeconds,
         dropped: set[str],
     ) -> None:
@@ -168,10 +199,10 @@ class _Tasks:
         self.parts = [part for task, part in plan.parts.items() if task not in dropped]
         self.gradients = plan.cluster.sync.needed(plan.cluster.replicas) or 1
         self.tasks: list[TemplateTask] = []
-        self.sent: dict[int, int] = {}  # channel -> the message
-        self.waits: dict[str, int] = {}  # wait node, with its task -> the end of its wait
+        self.sent: dict[tuple[int, tuple[int, ...]], int] = {}  # channel, iterations -> message
         self.types: dict[str, list[int]] = {}
-        self._last: dict[tuple[str, int], list[int]] = {}  # the last tasks of a segment
+        self.rows = EstimatedRows(plan.parts.values())
+        self._running: list[Iterator[None]] = []
         headers = {
             part.task: self._add(
                 TemplateTask(plan.driver, to=part.task, nbytes=float(HEADER_BYTES))
@@ -179,7 +210,10 @@ class _Tasks:
             for part in self.parts
             if part.task != plan.driver
         }
-        self._add_parts(headers)
+        for part in self.parts:
+            first = [headers[part.task]] if part.task in headers else []
+            self._running.append(self._segments_of(_Instance(part, first)))
+        self._add_running()
 
     def of_rank(self, rank: str) -> list[int]:
         """The tasks that compute on a rank, and the waits that end there."""
@@ -194,108 +228,173 @@ class _Tasks:
         self.tasks.append(task)
         return len(self.tasks) - 1
 
-    def _add_parts(self, headers: dict[str, int]) -> None:
-        """Add the segments of all partitions, each when those that it waits for have been added.
+    def _add_running(self) -> None:
+        """Add what is in `_running`, in turns, because messages of some are waited for by others.
 
-        Errors: those of `split_segments`; a verified plan has no cycle.
+        Errors: AssertionError if they wait for each other; a verified plan has no cycle.
         """
-        left = [
-            (part, number, segment)
-            for part in self.parts
-            for number, segment in enumerate(split_segments(part))
-        ]
-        here = {part.task for part in self.parts}
+        while self._running:
+            turn, self._running, before = self._running, [], len(self.tasks)
+            left = [one for one in turn if next(one, True) is None]
+            if len(self.tasks) == before and len(left) == len(turn) and not self._running:
+                raise AssertionError(f"the segments of {self.plan.driver} wait for each other")
+            self._running = left + self._running
+
+    def _segments_of(self, one: _Instance) -> Iterator[None]:
+        """Add the segments of a partition, each when those that it waits for have been added.
+
+        Yields after each look at all of them.
+        """
+        left = list(enumerate(split_segments(one.part)))
         while left:
             later = []
-            for part, number, segment in left:
-                waits = [self._wait(part, name, here) for name in segment.waits]
-                before = [self._last.get((part.task, i)) for i in segment.after]
+            for number, segment in left:
+                waits = [self._wait(one, name) for name in segment.waits]
+                before = [one.lasts.get(i) for i in segment.after]
                 if None in waits or None in before:
-                    later.append((part, number, segment))
+                    later.append((number, segment))
                     continue
-                after = [wait for wait in waits if wait is not None and wait >= 0]
-                after += [i for numbers in before for i in numbers or []]
-                if not after and part.task in headers:
-                    after = [headers[part.task]]
-                self._add_segment(part, number, segment.nodes, after)
-            if len(later) == len(left):
-                raise AssertionError(f"the segments of {self.plan.driver} wait for each other")
+                after = [i for numbers in (*waits, *before) for i in numbers or []]
+                if one.iterations or not after:
+                    after = [*one.first, *after]
+                one.lasts[number] = self._add_segment(one, segment.nodes, after)
             left = later
+            if left:
+                yield
 
-    def _wait(self, part: Partition, name: str, here: set[str]) -> int | None:
-        """The task with which a wait ends; None if it is not there yet, -1 if it never will be."""
-        node = part.nodes[name]
-        if node.row.message == "receive":
-            if node.attrs["source"] not in here:
-                return -1
-            return self.sent.get(node.attrs["channel"])
-        return self.waits.get(f"{part.task} {name}")
+    def _wait(self, one: _Instance, name: str) -> list[int] | None:
+        """The tasks with which a wait ends, [] if it never will; None if they are not added yet."""
+        node = one.part.nodes[name]
+        if node.row.message != "receive":
+            return one.waits.get(name)
+        if node.attrs["source"] not in {part.task for part in self.parts}:
+            return []
+        message = self.sent.get((node.attrs["channel"], one.iterations))
+        return None if message is None else [message]
 
-    def _add_segment(
-        self, part: Partition, number: int, names: Sequence[str], after: list[int]
-    ) -> None:
-        """Add a segment, cut at its sends and at the starts of its waits."""
+    def _add_segment(self, one: _Instance, names: Sequence[str], after: list[int]) -> list[int]:
+        """Add a segment, cut at its sends and the starts of its waits; returns its last tasks."""
         times: list[Seconds] = []
-        device = ""
+        part, device = one.part, ""
         for name in names:
             node = part.nodes[name]
             cuts = node.row.waits or node.row.message == "send"
             on = device if cuts else node.device.removeprefix(f"{part.task}/") or device
             if times and (cuts or on != device):
-                after = [self._compute(part, times, device, after)]
+                after = [self._compute(one, times, device, after)]
                 times = []
             device = on
             if cuts:
-                self._add_cut(part, node, after)
+                self._add_cut(one, node, after)
             else:
                 times.append(_node_seconds(node, part, self.seconds, self.gradients))
         if times:
-            after = [self._compute(part, times, device, after)]
-        self._last[part.task, number] = after
+            after = [self._compute(one, times, device, after)]
+        return after
 
-    def _compute(self, part: Partition, times: list[Seconds], device: str, after: list[int]) -> int:
-        return self._add(TemplateTask(part.task, tuple(after), total(times), device))
+    def _compute(self, one: _Instance, times: list[Seconds], device: str, after: list[int]) -> int:
+        seconds = total(times).scaled(one.passes)
+        return self._add(TemplateTask(one.part.task, tuple(after), seconds, device))
 
-    def _add_cut(self, part: Partition, node: Node, after: list[int]) -> None:
-        """Add a message, a collective or another wait."""
+    def _add_cut(self, one: _Instance, node: Node, after: list[int]) -> None:
+        """Add a message, a collective, a loop or branch with messages, or another wait."""
+        part = one.part
         if node.row.message == "send":
-            self._add_message(part, node, after)
+            self._add_message(one, node, after)
+            return
+        if node.row.control_flow:
+            self._running.append(self._passes_of(one, node, after))
             return
         task = TemplateTask(part.task, tuple(after))
         if node.row.collective and self.plan.cluster.replicas > 1:
-            time = self._collective_seconds(node)
-            task = dataclasses.replace(task, seconds=time, is_collective=True)
+            task = self._collective(task, node, part)
         elif node.type == "RoundBegin":
             gate: Gate = "clock" if node.attrs["channel"] == "clock" else "update"
             task = dataclasses.replace(task, gate=gate)
         elif node.type in GATES:
             task = dataclasses.replace(task, gate=GATES[node.type])
         elif node.type not in PASSED_ON:
-            time = _node_seconds(node, part, self.seconds, self.gradients)
+            time = _node_seconds(node, part, self.seconds, self.gradients).scaled(one.passes)
             device = node.device.removeprefix(f"{part.task}/")
             task = dataclasses.replace(task, seconds=time, device=device)
         number = self._add(task)
-        self.waits[f"{part.task} {node.name}"] = number
+        one.waits[node.name] = [number]
         self.types.setdefault(node.type, []).append(number)
 
-    def _add_message(self, part: Partition, node: Node, after: list[int]) -> None:
+    def _passes_of(self, outer: _Instance, node: Node, after: list[int]) -> Iterator[None]:
+        """Add the passes of the part of a loop or branch on a task, one after the other.
+
+        A loop of more than `MOST_PASSES` iterations has as many passes, each with the times, the
+        bytes and the latencies of several. Messages keep the passes of its parts in step.
+        """
+        if node.row.control_flow == "branch":
+            runs = [(self._longest(node, outer.part.task), 1.0)]
+        else:
+            trips = passes_of(node, "body")
+            count = min(trips, MOST_PASSES)
+            runs = [("cond", trips / count), ("body", trips / count)] * count + [("cond", 1.0)]
+        for i, (key, passes) in enumerate(runs):
+            part = node.attrs[key]
+            inside = _Instance(part, after, (*outer.iterations, i), passes * outer.passes)
+            yield from self._segments_of(inside)
+            after = inside.ends() or after
+        outer.waits[node.name] = after
+
+    def _longest(self, node: Node, task: str) -> str:
+        """The program of a branch that takes longest, on all of its tasks together."""
+        name, sums = whole_name(node.name, task), collections.defaultdict[str, float](float)
+        for part in self.parts:
+            for other in (*part.nodes.values(), *nested_nodes(part.nodes)):
+                if whole_name(other.name, part.task) == name:
+                    for key, inside in nested_programs(other):
+                        assert isinstance(inside, Partition)
+                        times = (
+                            _node_seconds(n, inside, self.seconds, self.gradients)
+                            for n in inside.nodes.values()
+                        )
+                        sums[key] += total(times).median
+        return max(sums, key=sums.__getitem__)
+
+    def _add_message(self, one: _Instance, node: Node, after: list[int]) -> None:
         """Add the message of a Send; none if the receiver is not replayed."""
-        dest, nbytes = node.attrs["dest"], 0
+        dest, nbytes = node.attrs["dest"], 0.0
         if dest not in {part.task for part in self.parts}:
             return
         if node.inputs and not node.attrs["token"]:
-            spec = part.spec(node.inputs[0])
-            nbytes = spec.nbytes if spec.sized else 0
-        message = TemplateTask(part.task, tuple(after), to=dest, nbytes=float(nbytes))
-        self.sent[node.attrs["channel"]] = self._add(message)
+            nbytes = self.rows.nbytes(one.part, node.inputs[0])
+        task = one.part.task
+        message = TemplateTask(
+            task, tuple(after), to=dest, nbytes=nbytes * one.passes, messages=one.passes
+        )
+        self.sent[node.attrs["channel"], one.iterations] = self._add(message)
 
-    def _collective_seconds(self, node: Node) -> Seconds:
-        """The time of a collective of all replicas."""
+    def _collective(self, task: TemplateTask, node: Node, part: Partition) -> TemplateTask:
+        """The task of a collective of all replicas.
+
+        Bytes of sums pass the network one sum after the other, in the order in which they start,
+        and gathered rows share it with them. Latencies delay no other collective, but GPUs sum one
+        array after the other, in a stream (`comm/nccl_allreduce.py`). A plan knows the rows that a
+        replica contributes, but not those of all replicas.
+        """
         cluster = self.plan.cluster
         local = max(1, self.network.ranks_per_node // cluster.tasks_per_replica)
-        nbytes = sum(spec.nbytes for spec in node.specs if spec.sized)
-        if node.row.combines == "rows":
-            time = self.network.gather_seconds(nbytes, cluster.replicas, local)
+        is_gather = node.row.combines == "rows"
+        specs = [part.spec(ref) for ref in node.inputs] if is_gather else node.specs
+        nbytes = sum(spec.nbytes for spec in specs if spec.sized)
+        if is_gather:
+            delay, whole = (
+                self.network.gather_seconds(size, cluster.replicas, local) for size in (0, nbytes)
+            )
+            moved, least = whole - delay, 0.0
         else:
-            time = self.network.allreduce_seconds(nbytes, cluster.replicas, local)
-        return Seconds(time, time, time) if time else NOTHING
+            times = self.network.allreduce_times(nbytes, cluster.replicas, local)
+            is_on_gpu = parse_device(node.device).kind == "gpu"
+            moved, delay, least = (times.alone, 0.0, 0.0) if is_on_gpu else times
+        return dataclasses.replace(
+            task,
+            seconds=Seconds(moved, moved, moved) if moved else NOTHING,
+            is_collective=True,
+            delay=delay,
+            least=least,
+            in_order=not is_gather,
+        )

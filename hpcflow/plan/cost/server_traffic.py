@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hpcflow.graph.device_names import parse_device
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.ir.program import Edge, Node, Partition, Plan, Ref, ServerMessage, VariableBytes
-from hpcflow.plan.listing.plan_text import format_bytes, format_table
 
 SENT, RECEIVED = "sent", "received"
 HANDS_OVER = "RoundAdd"  # sends a gradient to a synchronous update; its attr `sum` names a variable
@@ -34,20 +33,11 @@ def server_messages(
     return tuple(messages)
 
 
-def plan_trains(plan: Plan) -> bool:
-    """Return whether a step changes variables or sends gradients; initial values do not count."""
-    return any(
-        (node.row.writes and not node.attrs.get("initial")) or node.type == HANDS_OVER
-        for part in plan.parts.values()
-        for node in part.nodes.values()
-    )
-
-
 class _ServerPartition:
-    """The partition of a server, with lookups of the variable that a message belongs to."""
+    """The partition of a server: finds the variables to which its messages belong."""
 
     def __init__(self, part: Partition, placements: Mapping[str, VariablePlacement]) -> None:
-        self.part, self.homes = part, placements
+        self.part, self.placements = part, placements
         self.server = parse_device(part.task).task or 0
         self.ends = {
             node.attrs["channel"]: node
@@ -110,32 +100,13 @@ class _ServerPartition:
         name = str(node.attrs["sum"]) if node.type == HANDS_OVER else ""
         while name:
             name = name.rpartition("/")[0]
-            if name in self.homes:
-                return self.homes[name].owner
+            if name in self.placements:
+                return self.placements[name].owner
         refs: Sequence[Ref] = node.inputs if node.row.variable != "handle" else (Ref(node.name),)
         for ref in refs:
             source = self.part.nodes[ref.node]
             if source.row.variable == "handle":
                 is_part = {"piece", "copy"} & set(source.attrs)
                 name = source.name.rpartition("/part_")[0] if is_part else source.name
-                return self.homes[name].owner if name in self.homes else name
+                return self.placements[name].owner if name in self.placements else name
         return ""
-
-
-def server_traffic_text(plan: Plan, held_bytes: Sequence[int], by: str) -> str:
-    """Return a table of what each server holds and transfers in one step of a worker.
-
-    `held_bytes` are bytes by server, `by` says how variables were placed.
-    """
-    rows = []
-    for server in range(plan.cluster.servers):
-        shares = [s for m in plan.messages for s in m.shares if s.server == server]
-        moved = {w: sum(s.nbytes for s in shares if s.direction == w) for w in (RECEIVED, SENT)}
-        names = {s.variable for s in shares if s.variable}
-        count = sum(any(s.server == server for s in m.shares) for m in plan.messages)
-        cells = [format_bytes(held_bytes[server]), str(len(names)), str(count)]
-        cells += [format_bytes(moved[RECEIVED]), format_bytes(moved[SENT])]
-        rows.append((f"/job:ps/task:{server}", *cells))
-    header = ("server", "holds", "variables used", "messages", "receives", "sends")
-    note = f"a step of one worker moves, by its plan (rows of tables not counted), variables {by}"
-    return f"{note}\n{format_table(header, rows)}"

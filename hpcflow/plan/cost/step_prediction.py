@@ -1,9 +1,9 @@
 """Step prediction: the time of a plan's step on a network, by replays of the plan.
 
 The median and the 90th percentile come from replays in which each task takes the median of its
-time. The interval is that of the median step: the known error of predictions from a run, else from
-a replay in which all tasks take the low ends of their times to one in which they take the high
-ends, which does not cover errors of the network.
+time. The interval is that of the median. It is a factor either way if the error of predictions is
+known from a run. Else its ends come from two replays: all tasks take the low ends of their times,
+or all take the high ends. Errors of the network are not in it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from hpcflow.graph.device_names import parse_device
-from hpcflow.placement.job_places import JobPlaces
-from hpcflow.placement.job_replay import JobSettings, JobTimes, ReplicaClass, replay_job
+from hpcflow.placement.job_replay import JobReplay, JobSettings, JobTimes, ReplicaClass
 from hpcflow.placement.network import Network
+from hpcflow.placement.rank_mapping import RankMapping
 from hpcflow.placement.step_copies import SharedStorage
 from hpcflow.placement.step_template import StepTemplate
 from hpcflow.plan.cost.memory_estimate import MemoryEstimate
@@ -57,7 +57,7 @@ class StepPrediction:
     """
 
     plan: Plan
-    network: Network | JobPlaces
+    network: Network | RankMapping
     storage: Storage | None
     settings: JobSettings
     repeats: int
@@ -120,7 +120,7 @@ class StepPrediction:
 
 def predict_step(
     plan: Plan,
-    network: Network | JobPlaces,
+    network: Network | RankMapping,
     memory: Mapping[str, MemoryEstimate],
     settings: JobSettings,
     classes: Sequence[ReplicaClass] = (),
@@ -131,17 +131,18 @@ def predict_step(
 ) -> StepPrediction:
     """Predict the step of a plan; `repeats` replays with different draws give the quantiles.
 
-    `classes` are the replicas with their speeds, by default equal ones; on a topology those of it.
-    `error` is the relative error of the median, if it is known: the interval then has no replays.
+    `classes` are the replicas by their speeds, by default equal ones; on a topology its classes are
+    used instead. `error` is the known relative error of the median, a factor of 1 + `error` either
+    way; without it the interval needs two more replays.
     Errors: PlacementError if the classes do not have as many replicas as the plan.
     """
     template = template_of(plan, network, seconds)
     classes = _classes_on(network, template, classes)
     shared = SharedStorage(storage.bandwidth, input_bytes_of(plan)) if storage else None
+    job = JobReplay(template, network, classes, settings, shared)
 
     def replayed(bound: str, seed: int) -> JobTimes:
-        chosen = dataclasses.replace(settings, bound=bound, seed=seed)
-        times = replay_job(template, network, classes, chosen, shared)
+        times = job.run(bound, seed)
         if storage is None or not storage.save_every:
             return times
         held, written = _save_seconds(plan, network, memory, storage.bandwidth)
@@ -169,11 +170,11 @@ def predict_step(
 
 
 def _classes_on(
-    network: Network | JobPlaces, template: StepTemplate, classes: Sequence[ReplicaClass]
+    network: Network | RankMapping, template: StepTemplate, classes: Sequence[ReplicaClass]
 ) -> Sequence[ReplicaClass]:
-    """The classes of replicas: on a topology those of it, by default equal ones."""
-    if isinstance(network, JobPlaces):
-        return [ReplicaClass(len(one.replicas)) for one in network.kinds.replicas]
+    """The classes of replicas: on a topology its own, else `classes`, by default one class."""
+    if isinstance(network, RankMapping):
+        return [ReplicaClass(len(one.replicas)) for one in network.classes.replicas]
     return classes or [ReplicaClass(template.replicas)]
 
 
@@ -182,20 +183,20 @@ def _interval(
 ) -> tuple[float, float]:
     """The interval of a median: by its relative error, else by replays with each bound."""
     if error is not None:
-        return median * (1 - error), median * (1 + error)
+        return median / (1 + error), median * (1 + error)
     return min(replayed("low"), median), max(replayed("high"), median)
 
 
 def _save_seconds(
     plan: Plan,
-    network: Network | JobPlaces,
+    network: Network | RankMapping,
     memory: Mapping[str, MemoryEstimate],
     bandwidth: float,
 ) -> tuple[float, float]:
-    """The seconds for which a save makes a step longer, and those in which it is written.
+    """The seconds by which a save makes a step longer, and those in which it is written.
 
-    The variables are saved once, those of a worker by all replicas together. The step after a save
-    copies what a rank writes, because its updates go to second buffers.
+    The step after a save copies the variables that a rank writes, because its updates go to second
+    buffers. Each variable is written once; replicas share the variables of workers.
     """
     replicas = plan.cluster.replicas
     local = max(1, network.ranks_per_node // plan.cluster.tasks_per_replica)

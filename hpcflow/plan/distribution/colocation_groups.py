@@ -12,14 +12,18 @@ from hpcflow.graph.graph import Graph
 from hpcflow.graph.op_registry import lookup_op
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.ir.program import Node, Program
-from hpcflow.plan.ir.union_find import DisjointSets
+from hpcflow.platform.union_find import DisjointSets
+
+# why a variable, or a piece of one, is on its server
+BY_LOAD = "variable: server with the least to do"
+PIECE_BY_LOAD = "part of a variable: one of the servers with the least to do"
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConstraint:
     """A device constraint, with the node and line that set it."""
 
-    wish: DeviceName
+    requested: DeviceName
     node: str
     line: str
     reason: str
@@ -83,7 +87,7 @@ def device_constraints(
     if op.device:
         why = _request(parse_device(op.device), name, chosen)
         if lookup_op(op.type).variable == "handle" and {"piece", "copy"} & set(op.attrs):
-            why = "part of a variable: one of the servers with the least to do"
+            why = PIECE_BY_LOAD
         constraints.append(DeviceConstraint(parse_device(op.device), name, op.line, why))
     kind = _only_kind(node, program) if node is not None else ""
     if kind:
@@ -91,7 +95,7 @@ def device_constraints(
         constraints.append(DeviceConstraint(DeviceName(kind=kind), name, op.line, why))
     if name in placements:
         piece, owner = placements[name].pieces[0], placements[name].owner
-        why = "variable: server with the least to do" if owner == name else f"slot of {owner}"
+        why = BY_LOAD if owner == name else f"slot of {owner}"
         constraints.append(DeviceConstraint(parse_device(piece.device), name, op.line, why))
     if name in chosen:
         device = DeviceName(job="worker", task=chosen[name].task)
@@ -99,14 +103,14 @@ def device_constraints(
     return constraints
 
 
-def _request(wish: DeviceName, name: str, chosen: Mapping[str, ChosenTask]) -> str:
+def _request(requested: DeviceName, name: str, chosen: Mapping[str, ChosenTask]) -> str:
     """Return what a device scope asks for, and on which task that is if a requirement decides."""
-    place = wish._replace(needs=NOTHING)
+    place = requested._replace(needs=NOTHING)
     texts = [f"asked for: {place}"] if str(place) else []
-    if wish.needs:
+    if requested.needs:
         from hpcflow.graph.requirement_text import requirement_text  # few scripts need it
 
-        texts.append(f"requires {requirement_text(wish.needs)}")
+        texts.append(f"requires {requirement_text(requested.needs)}")
         if name in chosen:
             texts.append(chosen[name].reason)
     return "; ".join(texts)

@@ -8,6 +8,7 @@ computes it. A captured value is an input once on each task that uses it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +18,10 @@ from hpcflow.graph.dtypes import OPAQUE
 from hpcflow.plan.communication.message_coalescing import coalesce_frame_messages
 from hpcflow.plan.communication.send_recv_insertion import Partitioner, task_of
 from hpcflow.plan.communication.step_order import order_step
-from hpcflow.plan.ir.control_flow_nodes import nested_nodes, nested_programs
+from hpcflow.plan.ir.control_flow_nodes import TRIPS, nested_nodes, nested_programs
 from hpcflow.plan.ir.program import Cluster, Edge, Node, Partition, Program, Ref
 from hpcflow.plan.ir.program_rewriting import sorted_program, substitute_values
+from hpcflow.plan.verification.effect_verifier import Reachability, acts, in_conflict
 
 
 def partition_frames(program: Program, cluster: Cluster) -> tuple[Program, list[Edge]]:
@@ -49,7 +51,54 @@ def _partition_frames(program: Program, cluster: Cluster, edges: list[Edge]) -> 
     }
     ends = [name for names in followers.values() for name in names]  # the step waits for all frames
     targets = dict.fromkeys((*_with_followers(rewired.targets, followers), *ends))
-    return sorted_program(rewired.but(nodes=nodes, targets=tuple(targets)))
+    cut = rewired.but(nodes=nodes, targets=tuple(targets))
+    cut = _with_order_of_effects(program, cut, followers)
+    return sorted_program(_with_order_through_frames(program, cut))
+
+
+def _with_order_of_effects(
+    whole: Program, cut: Program, frames: Mapping[str, tuple[str, ...]]
+) -> Program:
+    """Return the program `cut` with the order of effects that `whole` has.
+
+    Who uses a result of a loop or branch follows all of its effects, but in `cut` only those of
+    the frame with the result. Likewise only the frame that uses an input follows its producer.
+    """
+    before, after = (
+        Reachability(p.nodes, [n.name for n in p.nodes.values() if acts(n)]) for p in (whole, cut)
+    )
+    added: dict[str, list[str]] = {}
+    for name, other in itertools.product(frames.keys() & before.bit.keys(), before.bit):
+        if not (before(name, other) or before(other, name)):
+            continue
+        for part, end in itertools.product(frames[name], frames.get(other, (other,))):
+            first, second = (part, end) if before(name, other) else (end, part)
+            conflict = in_conflict(cut.nodes[first], cut.nodes[second])
+            if conflict and not after(first, second):
+                added.setdefault(second, []).append(first)
+    nodes = dict(cut.nodes)
+    for name, firsts in added.items():
+        control = dict.fromkeys((*nodes[name].control, *firsts))
+        nodes[name] = nodes[name].but(control=tuple(control))
+    return cut.but(nodes=nodes)
+
+
+def _with_order_through_frames(whole: Program, cut: Program) -> Program:
+    """Return `cut` with the order of effects that only a loop or branch between them gives.
+
+    One is behind an input of a frame, the other behind a result of another frame.
+    """
+    effects = [n.name for n in whole.nodes.values() if n.name in cut.nodes and acts(n)]
+    before, after = Reachability(whole.nodes, effects), Reachability(cut.nodes, effects)
+    nodes = dict(cut.nodes)
+    for name in effects:
+        lost = before.masks[name] & ~after.masks[name]
+        firsts = (b for b in effects if lost & before.bit[b])
+        conflicts = [b for b in firsts if in_conflict(cut.nodes[b], cut.nodes[name])]
+        if conflicts:
+            control = dict.fromkeys((*nodes[name].control, *conflicts))
+            nodes[name] = nodes[name].but(control=tuple(control))
+    return cut.but(nodes=nodes)
 
 
 def _with_followers(
@@ -168,7 +217,7 @@ class _FramePartitioner:
         bodies = {key: by_task.get(task, Partition(task, {})) for key, by_task in parts.items()}
         slots = {i: k for k, i in enumerate(outputs)} if self.loop else {}
         outside: dict[int, int] = {}
-        attrs: dict[str, Any] = {}
+        attrs: dict[str, Any] = {TRIPS: node.attrs[TRIPS]} if TRIPS in node.attrs else {}
         for key, part in bodies.items():
             by_name = dict(zip(self.programs[key].feeds, node.attrs[f"{key}_feeds"], strict=True))
             places = []
@@ -203,6 +252,11 @@ class _FramePartitioner:
 def _waits(part: Partition) -> bool:
     nodes = (*part.nodes.values(), *nested_nodes(part.nodes))
     return any(n.row.waits or n.row.message == "send" for n in nodes)
+
+
+def whole_name(name: str, task: str) -> str:
+    """Return the name of the loop or branch of which `name` is the frame on a task."""
+    return name.removesuffix(f"/on{_task_label(task)}")
 
 
 def _task_label(task: str) -> str:

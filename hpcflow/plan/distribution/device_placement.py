@@ -18,6 +18,7 @@ from hpcflow.plan.distribution.tensor_list_placement import place_tensor_lists
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.ir.control_flow_nodes import map_nested_programs, nested_programs
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
+from hpcflow.plan.ir.program_rewriting import new_name
 
 DRIVER = "/job:worker/task:0"  # of each replica; runs the script
 DEFAULT = "default: the driver"  # the reason without any constraint
@@ -69,19 +70,19 @@ def _place_program(
     Reasons are added to `reasons`.
     """
     groups = ColocationGroups(program, graph)
-    bounds: dict[str, list[DeviceConstraint]] = {}
+    constraints: dict[str, list[DeviceConstraint]] = {}
     for name in groups.members():
-        bounds.setdefault(groups.find(name), []).extend(
+        constraints.setdefault(groups.find(name), []).extend(
             device_constraints(name, program, graph, placements, chosen)
         )
-    devices = {root: _choose_device(constraints, cluster) for root, constraints in bounds.items()}
+    devices = {root: _choose_device(found, cluster) for root, found in constraints.items()}
     nodes = {}
     for node in program.nodes.values():
         if node.row.source == "feed":
             device, reason = host_device(cluster), "fed by the driver"
         else:
             root = groups.find(node.name)
-            device, reason = str(devices[root]), _placement_reason(node, bounds[root])
+            device, reason = str(devices[root]), _placement_reason(node, constraints[root])
         nodes[node.name], reasons[node.name] = node.but(device=device), reason
         _check_script(nodes[node.name], reason)
     return program.but(nodes=nodes)
@@ -114,26 +115,26 @@ def _check_script(node: Node, reason: str) -> None:
         )
 
 
-def _choose_device(bounds: list[DeviceConstraint], cluster: Cluster) -> DeviceName:
+def _choose_device(constraints: list[DeviceConstraint], cluster: Cluster) -> DeviceName:
     merged = DeviceName()
-    for bound in bounds:
-        merged = merged._replace(needs=merged.needs.both(bound.wish.needs))
-    for i, bound in enumerate(bounds):
-        merged = _merge_constraints(merged, bound, bounds[:i], cluster.soft)
+    for constraint in constraints:
+        merged = merged._replace(needs=merged.needs.both(constraint.requested.needs))
+    for i, constraint in enumerate(constraints):
+        merged = _merge_constraints(merged, constraint, constraints[:i], cluster.soft)
     default = "ps" if cluster.lead.startswith("/job:ps") else "worker"
     job, task = merged.job or default, merged.task or 0
-    _check_task(job, task, bounds, cluster)
+    _check_task(job, task, constraints, cluster)
     devices = cluster.server_devices if job == "ps" else cluster.devices
     if merged.needs.gpu and merged.kind is None and job == "worker":
         merged = merged._replace(kind="gpu")
         if not any(device.startswith("gpu") for device in devices):
             devices = (*devices, "gpu:0")  # the topology says that the task has one
-    for wish in _satisfying_devices(merged, cluster):
+    for satisfying in _satisfying_devices(merged, cluster):
         for device in devices:
             full = parse_device(device)._replace(job=job, task=task)
-            if wish.matches(full._replace(job=merged.job, task=merged.task)):
+            if satisfying.matches(full._replace(job=merged.job, task=merged.task)):
                 return full
-    asks = _first_constraint(bounds, "kind")
+    asks = _first_constraint(constraints, "kind")
     raise PlacementError(
         f"/job:{job}/task:{task} has no device {merged._replace(job=None, task=None)}, "
         f"which {asks.node!r} asks for; it has {', '.join(devices)}",
@@ -154,14 +155,14 @@ def _satisfying_devices(merged: DeviceName, cluster: Cluster) -> list[DeviceName
     return devices
 
 
-def _first_constraint(bounds: list[DeviceConstraint], field: str) -> DeviceConstraint:
+def _first_constraint(constraints: list[DeviceConstraint], field: str) -> DeviceConstraint:
     """Return the first constraint that sets this field of a device name."""
-    return next(b for b in bounds if getattr(b.wish, field) is not None)
+    return next(c for c in constraints if getattr(c.requested, field) is not None)
 
 
 def _merge_constraints(
     merged: DeviceName,
-    bound: DeviceConstraint,
+    constraint: DeviceConstraint,
     before: list[DeviceConstraint],
     soft: bool = False,
 ) -> DeviceName:
@@ -170,45 +171,45 @@ def _merge_constraints(
     With `soft`, conflicting kinds become a CPU, and of conflicting indices the first is used.
     Errors: PlacementError if the constraints conflict.
     """
-    wish = bound.wish
-    if wish.job is None and wish.task is not None:
-        wish = wish._replace(job="worker")
+    requested = constraint.requested
+    if requested.job is None and requested.task is not None:
+        requested = requested._replace(job="worker")
     for field in ("job", "task", "kind", "index"):
-        current, wished = getattr(merged, field), getattr(wish, field)
-        if current is not None and wished is not None and current != wished:
+        current, wanted = getattr(merged, field), getattr(requested, field)
+        if current is not None and wanted is not None and current != wanted:
             if soft and field == "kind":
                 return merged._replace(kind="cpu", index=None)
             if soft and field == "index":
                 return merged
-            conflict = next(b for b in before if getattr(b.wish, field) in (current, None))
+            conflict = next(c for c in before if getattr(c.requested, field) in (current, None))
             raise PlacementError(
-                f"{bound.node!r} must be on {_place(wish)} ({bound.reason}), but shares a device "
-                f"with {conflict.node!r} (made at {conflict.line}), which must be on "
-                f"{_place(conflict.wish)} ({conflict.reason})",
-                op=bound.node,
-                line=bound.line,
+                f"{constraint.node!r} must be on {_place(requested)} ({constraint.reason}), but "
+                f"shares a device with {conflict.node!r} (made at {conflict.line}), which must "
+                f"be on {_place(conflict.requested)} ({conflict.reason})",
+                op=constraint.node,
+                line=constraint.line,
                 hint="remove one of the two device scopes or the colocation",
             )
-        if current is None and wished is not None:
-            merged = merged._replace(**{field: wished})
+        if current is None and wanted is not None:
+            merged = merged._replace(**{field: wanted})
     return merged
 
 
-def _place(wish: DeviceName) -> DeviceName:
+def _place(requested: DeviceName) -> DeviceName:
     """Return a constraint without its requirements."""
-    return wish._replace(needs=NOTHING)
+    return requested._replace(needs=NOTHING)
 
 
-def _check_task(job: str, task: int, bounds: list[DeviceConstraint], cluster: Cluster) -> None:
+def _check_task(job: str, task: int, constraints: list[DeviceConstraint], cluster: Cluster) -> None:
     task_counts = {"worker": cluster.tasks_per_replica, "ps": cluster.servers}
     if task < task_counts.get(job, 0):
         return
-    bound = _first_constraint(bounds, "task" if task else "job")
-    facts: dict[str, Any] = {"op": bound.node, "line": bound.line}
+    constraint = _first_constraint(constraints, "task" if task else "job")
+    facts: dict[str, Any] = {"op": constraint.node, "line": constraint.line}
     if job == "worker":
         hint = f"start with --tasks-per-replica {task + 1} or more, dividing the worker ranks"
         raise PlacementError(
-            f"{bound.node!r} asks for /job:worker/task:{task}, but a replica has "
+            f"{constraint.node!r} asks for /job:worker/task:{task}, but a replica has "
             f"{cluster.tasks_per_replica} task(s)",
             **facts,
             hint=hint,
@@ -216,50 +217,56 @@ def _check_task(job: str, task: int, bounds: list[DeviceConstraint], cluster: Cl
     if job != "ps":
         raise PlacementError(f"there is no job {job!r}; jobs are worker and ps", **facts)
     raise PlacementError(
-        f"{bound.node!r} asks for /job:ps/task:{task}, but there are "
+        f"{constraint.node!r} asks for /job:ps/task:{task}, but there are "
         f"{cluster.servers or 'no'} servers",
         **facts,
         hint=f"start with --ps {task + 1}",
     )
 
 
-def _placement_reason(node: Node, bounds: list[DeviceConstraint]) -> str:
-    for bound in bounds:
-        if bound.node == node.name:
-            return bound.reason
-    if bounds:
-        return f"with {bounds[0].node}"
+def _placement_reason(node: Node, constraints: list[DeviceConstraint]) -> str:
+    for constraint in constraints:
+        if constraint.node == node.name:
+            return constraint.reason
+    if constraints:
+        return f"with {constraints[0].node}"
     return DEFAULT
 
 
+def is_free(node: Node) -> bool:
+    """Return whether a node of a program before placement is copied to all its users.
+
+    It is pure and has no inputs. A device scope or control inputs keep it on one device. Colocation
+    does not: it is meant for state and its updates.
+    """
+    return node.row.pure and not (node.inputs or node.device or node.control)
+
+
 def _copy_free_nodes(
-    wished: Program, placed: Program, reasons: dict[str, str], cluster: Cluster
+    unplaced: Program, placed: Program, reasons: dict[str, str], cluster: Cluster
 ) -> Program:
-    """Return the placed program and its inner programs, with free nodes copied to their users."""
+    """Return the placed program and its inner programs, with free nodes copied to their users.
+
+    `unplaced` is the program before, whose nodes have the requested devices.
+    """
     nodes = {}
     for name, node in placed.nodes.items():
-        wishes = dict(nested_programs(wished.nodes[name]))
+        before = dict(nested_programs(unplaced.nodes[name]))
         bodies = {
-            k: _copy_free_nodes(wishes[k], p, reasons, cluster)  # type: ignore[arg-type]
+            k: _copy_free_nodes(before[k], p, reasons, cluster)  # type: ignore[arg-type]
             for k, p in nested_programs(node)
         }
         nodes[name] = node.but(attrs={**node.attrs, **bodies}) if bodies else node
-    return _FreeNodeCopies(wished, placed.but(nodes=nodes), reasons).run(host_device(cluster))
+    return _FreeNodeCopies(unplaced, placed.but(nodes=nodes), reasons).run(host_device(cluster))
 
 
 class _FreeNodeCopies:
-    """Duplicates free nodes (pure, without inputs) on every device that uses them.
+    """Copies free nodes (`is_free`) to every device that uses them: this saves messages."""
 
-    This avoids sending their values. Only a device scope pins such a node: colocation is meant for
-    state and its updates.
-    """
-
-    def __init__(self, wished: Program, placed: Program, reasons: dict[str, str]) -> None:
+    def __init__(self, unplaced: Program, placed: Program, reasons: dict[str, str]) -> None:
         self.placed, self.reasons = placed, reasons
         self.node_copies: dict[str, list[Node]] = {
-            n.name: []
-            for n in wished.nodes.values()
-            if n.row.pure and not (n.inputs or n.device or n.control)
+            n.name: [] for n in unplaced.nodes.values() if is_free(n)
         }
         self.copies: dict[tuple[str, str], str] = {}
         self.used_names = set(placed.nodes)
@@ -292,18 +299,12 @@ class _FreeNodeCopies:
         if (ref.node, device) not in self.copies:
             name = ref.node
             if self.node_copies[name]:
-                name = self._name(f"{name}/on_{device_label(device)}")
+                name = new_name(f"{name}/on_{device_label(device)}", self.used_names)
             self.copies[ref.node, device] = name
             node = self.placed.nodes[ref.node]
             self.node_copies[ref.node].append(node.but(name=name, device=device))
             self.reasons[name] = "constant: with its users"
         return Ref(self.copies[ref.node, device], ref.index)
-
-    def _name(self, name: str) -> str:
-        while name in self.used_names:
-            name += "_"
-        self.used_names.add(name)
-        return name
 
 
 def device_label(device: str) -> str:

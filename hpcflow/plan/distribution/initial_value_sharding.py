@@ -36,8 +36,12 @@ def place_initializers(program: Program, placements: Mapping[str, VariablePlacem
         users.setdefault(name, set()).add("")
     nodes: dict[str, Node] = {}
     for node in program.nodes.values():
-        home = placements.get(node.inputs[0].node) if assigns_initial_value(node) else None
-        makers = computing_nodes(program, node.inputs[1]) if home and len(home.pieces) == 1 else []
+        placement = placements.get(node.inputs[0].node) if assigns_initial_value(node) else None
+        makers = (
+            computing_nodes(program, node.inputs[1])
+            if placement and len(placement.pieces) == 1
+            else []
+        )
         if any(not program.nodes[name].row.pure or program.nodes[name].inputs for name in makers):
             handle, inside = node.inputs[0].node, {*makers, node.name}
             shared = any(not users[name] <= inside for name in makers)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,9 +32,14 @@ from hpcflow.graph.op_registry import lookup_op
 from hpcflow.graph.static_shape import Spec
 from hpcflow.plan.distribution.initial_value_sharding import assigns_initial_value
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
-from hpcflow.plan.ir.control_flow_nodes import nested_nodes
+from hpcflow.plan.ir.control_flow_nodes import nested_nodes, node_with_nested
+from hpcflow.plan.ir.node_effects import updates_variables
 from hpcflow.plan.ir.program import Cluster, Node, Program, Ref
 from hpcflow.plan.ir.program_rewriting import eliminate_dead_nodes, infer_specs, substitute_values
+from hpcflow.plan.verification.effect_verifier import used_state
+
+if TYPE_CHECKING:
+    from hpcflow.plan.distribution.sync_update_nodes import UpdateNodes
 
 COORDINATOR = "/job:ps/task:0"  # decides for all servers; drives the updates
 CLOCK = "clock"  # channel name of steps that are only counted
@@ -63,8 +68,19 @@ def split_sync_program(
         return program, None, ""
     if not splitter.sums:
         return splitter.gated(""), None, ""
-    joined = splitter.round()
-    return splitter.step(share), joined, splitter.channel
+    # only jobs with such a rule need it
+    from hpcflow.plan.distribution.sync_update_nodes import UpdateNodes
+
+    update = UpdateNodes(
+        program,
+        splitter.sums,
+        splitter.acts,
+        splitter.downstream,
+        splitter.worker_effects,
+        splitter.is_served,
+    )
+    joined = splitter.round(update)
+    return splitter.step(share, update), joined, splitter.channel
 
 
 def rule_attributes(cluster: Cluster) -> dict[str, Any]:
@@ -78,9 +94,10 @@ class _SyncSplitter:
         self, program: Program, cluster: Cluster, placements: Mapping[str, VariablePlacement]
     ) -> None:
         self.program, self.cluster = program, cluster
+        nested = nested_nodes(program.nodes)  # a loop can hold the only node of a variable
         self.served = {
             n.name: task
-            for n in program.nodes.values()
+            for n in (*program.nodes.values(), *nested)
             if n.row.variable == "handle" and (task := _server_task(n, placements)) is not None
         }
         self.sums = [n for n in program.nodes.values() if n.row.lowers_to]
@@ -90,9 +107,7 @@ class _SyncSplitter:
         self.worker_effects = [
             n.name for n in acts if not self._is_on_server(n)
         ]  # part of each worker's step
-        self.handed: dict[Ref, None] = {}  # worker values that the update uses
         self.handles: dict[str, Node] = {}  # task -> handle of its update state
-        self._copied: dict[str, bool] = {}
         self.channel = ""
 
     # -- tasks of nodes
@@ -114,11 +129,30 @@ class _SyncSplitter:
         return behind
 
     def _is_on_server(self, node: Node) -> bool:
-        """Return whether all state that a node uses is on servers."""
+        """Return whether servers can run an effect: all state that it uses is on servers.
+
+        What only checks or prints a value runs where the value is.
+        """
+        if any(n.row.script for n in node_with_nested(node)):
+            return False
         handles = [r.node for r in node.inputs if self.program.spec(r).dtype == resource]
-        return all(
-            name in self.served or parse_device(self.program.nodes[name].device).job == "ps"
-            for name in handles
+        if handles:
+            return all(map(self.is_served, handles))
+        stack, visited = [r.node for r in node.inputs], set[str]()
+        while stack:
+            before = self.program.nodes[stack.pop()]
+            if before.name in self.downstream - visited and not before.row.lowers_to:
+                if before.row.script or not all(map(self.is_served, used_state(before)[0])):
+                    return False
+                stack += [ref.node for ref in before.inputs]
+            visited.add(before.name)
+        return True
+
+    def is_served(self, handle: str) -> bool:
+        """Return whether the state of a handle is on a server."""
+        return handle in self.served or (
+            handle in self.program.nodes
+            and parse_device(self.program.nodes[handle].device).job == "ps"
         )
 
     def _server(self, node: Node) -> str:
@@ -159,14 +193,19 @@ class _SyncSplitter:
     # -- a worker's step
 
     def _gated_node(self, node: Node) -> Node:
-        """Return the node; if it uses variables on servers, it follows RoundBegin.
+        """Return the node; if it uses variables on servers, it follows RoundBegin."""
+        if not any(map(self._uses_server, node_with_nested(node))):
+            return node
+        return node.but(control=(*node.control, BEGIN))
+
+    def _uses_server(self, node: Node) -> bool:
+        """Return whether a node, without those in its programs, uses a variable on a server.
 
         Initial values and tests or waits for initialization do not.
         """
-        uses = any(ref.node in self.served for ref in node.inputs)
-        if not uses or assigns_initial_value(node) or node.row.variable in BEFORE_ALL:
-            return node
-        return node.but(control=(*node.control, BEGIN))
+        if assigns_initial_value(node) or node.row.variable in BEFORE_ALL:
+            return False
+        return any(ref.node in self.served for ref in node.inputs)
 
     def gated(self, channel: str) -> Program:
         """Return the program with every use of a server variable after RoundBegin."""
@@ -182,15 +221,14 @@ class _SyncSplitter:
         ends = tuple(
             n.name
             for n in self.program.nodes.values()
-            if not assigns_initial_value(n)
-            and any(n.inputs[i].node in self.served for i in n.row.writes)
+            if updates_variables(n) and any(map(self._uses_server, node_with_nested(n)))
         )
         handle = (self._handle(COORDINATOR),)
         tick = self._node("_rounds/tick", "ClockTick", handle, {}, ends or (BEGIN,))
         begin = [] if BEGIN in program.nodes else [self._begin()]
         return self._with(begin, {**program.nodes, tick.name: tick}, (*program.targets, tick.name))
 
-    def step(self, share: str | None) -> Program:
+    def step(self, share: str | None, update: UpdateNodes) -> Program:
         """Return the program of a worker's step: up to RoundAdd, and the fetches behind it."""
         nodes: dict[str, Node] = {}
         overs: dict[str, Node] = {}
@@ -217,18 +255,20 @@ class _SyncSplitter:
                 if nodes[node.name] is not node:
                     gated.append(node.name)
         adds = [self._add_node(n.name, self._server(n), n.inputs, n.line) for n in self.sums]
-        adds += [self._add_node(str(ref), COORDINATOR, (ref,), "") for ref in self.handed]
+        adds += [self._add_node(str(ref), COORDINATOR, (ref,), "") for ref in update.handed]
         weight = Ref(share) if share in nodes else Ref("_rounds/share")
         value = np.asarray(1 / self.cluster.replicas, float64)
         constant = self._node("_rounds/share", "Const", (), {"value": value})
         ready_inputs = (self._handle(COORDINATOR), Ref(BEGIN), weight)
-        after = (*(a.name for a in adds), *gated)
+        after = (*(a.name for a in adds), *gated, *update.awaited)
         ready = self._node(READY, "RoundReady", ready_inputs, {}, after)
         first = [begin, *overs.values()] + ([constant] if weight.node == constant.name else [])
         nodes.update({n.name: n for n in (*adds, ready)})
         step_program = self._with(first, nodes, (*self._ends(), *self.worker_effects, READY))
-        self._check_used(step_program, instead)
-        return eliminate_dead_nodes(substitute_values(step_program, {}, instead))
+        update.check_used(step_program, instead)
+        step_program = eliminate_dead_nodes(substitute_values(step_program, {}, instead))
+        update.check_reads(step_program)
+        return step_program
 
     def _ends(self) -> list[str]:
         """Return the targets before the sums, and state changes that later targets depend on."""
@@ -259,17 +299,6 @@ class _SyncSplitter:
         node = self._node(f"_rounds/add/{name}", "RoundAdd", inputs, {"sum": name})
         return node.but(line=line or node.line)
 
-    def _check_used(self, program: Program, acts: Mapping[str, Any]) -> None:
-        for node in eliminate_dead_nodes(program.but(targets=())).nodes.values():
-            used = next((ref.node for ref in node.inputs if ref.node in acts), None)
-            if used is not None:
-                raise GraphError(
-                    f"the value of {used!r}, an update that the servers make, is fetched",
-                    op=node.name,
-                    line=node.line,
-                    hint="fetch a read of the variable that comes after it",
-                )
-
     def _with(self, first: list[Node], nodes: dict[str, Node], targets: Any) -> Program:
         """Return a program of `nodes` after the handles and the nodes in `first`."""
         ours = {n.name: n for n in (*self.handles.values(), *first)}
@@ -277,12 +306,12 @@ class _SyncSplitter:
 
     # -- the synchronous update
 
-    def round(self) -> Program:
+    def round(self, update: UpdateNodes) -> Program:
         """Return the program of the update: state changes behind the sums, on servers."""
-        needed = self._needed_nodes()
-        names = [n.name for n in (*self.sums, *self.acts)] + [str(ref) for ref in self.handed]
+        names = [n.name for n in (*self.sums, *self.acts)]
+        names += [str(ref) for ref in update.handed]
         self.channel = f"{names[0]}#{zlib.crc32(chr(0).join(names).encode()):08x}"
-        handed = {ref: Ref(f"_rounds/{ref}") for ref in self.handed}
+        handed = {ref: Ref(f"_rounds/{ref}") for ref in update.handed}
         pick = {"workers": self.cluster.replicas}
         nodes = {PICK: self._node(PICK, "RoundPick", (self._handle(COORDINATOR),), pick)}
         ends: dict[str, list[str]] = {COORDINATOR: []}
@@ -295,8 +324,9 @@ class _SyncSplitter:
                 how, task = lookup_op(node.row.lowers_to).combines, self._server(node)
                 nodes[node.name] = self._sum_node(node.name, task, how, node.specs, node.line)
                 ends.setdefault(task, []).append(node.name)
-            elif node.name in needed:
-                nodes[node.name] = self._update_node(node, handed, needed)
+            elif node.name in update.names:
+                nodes[node.name] = self._update_node(node, handed, update)
+        self._begin_behind_pick(nodes)
         for node in self.acts:
             ends.setdefault(self._server(node), []).append(node.name)
         last: list[str] = []
@@ -315,52 +345,34 @@ class _SyncSplitter:
         node = self._node(name, "RoundSum", (self._handle(task), Ref(PICK)), attrs)
         return node.but(line=line or node.line)
 
-    def _needed_nodes(self) -> set[str]:
-        """Return the nodes that the update computes itself.
+    def _begin_behind_pick(self, nodes: dict[str, Node]) -> None:
+        """Let all nodes that use state follow the choice of the workers.
 
-        Values that workers send to it are added to `handed`.
+        The program begins as soon as the previous update is over. Workers may still assign to
+        variables until they have sent their gradients.
         """
-        needed: set[str] = set()
-        stack = [n.name for n in self.acts]
-        while stack:
-            node = self.program.nodes[stack.pop()]
-            if node.name in needed or node.row.lowers_to:
-                continue
-            needed.add(node.name)
-            for ref in node.inputs:
-                if ref.node in self.downstream or self._can_copy(ref.node):
-                    stack.append(ref.node)
-                else:
-                    self.handed[ref] = None
-            before = (c for c in node.control if c not in self.worker_effects)
-            stack += [c for c in before if c in self.downstream or self._can_copy(c)]
-        return needed
+        behind = {PICK}
+        for name, node in nodes.items():
+            uses = bool(used_state(node)[0]) and node.row.variable not in BEFORE_ALL
+            if behind.isdisjoint(node.before()) and uses:
+                nodes[name] = node = node.but(control=(*node.control, PICK))
+            if not behind.isdisjoint(node.before()):
+                behind.add(name)
 
-    def _can_copy(self, name: str) -> bool:
-        """Return whether the update can recompute a node that precedes the sums."""
-        if name not in self._copied:
-            node = self.program.nodes[name]
-            reads = all(node.inputs[i].node in self.served for i in node.row.reads)
-            same = node.row.pure or (bool(node.row.reads) and not node.row.writes)
-            fits = name in self.served or (same and reads and not node.row.control_flow)
-            self._copied[name] = fits and all(self._can_copy(r.node) for r in node.inputs)
-        return self._copied[name]
-
-    def _update_node(self, node: Node, handed: Mapping[Ref, Ref], needed_nodes: set[str]) -> Node:
+    def _update_node(self, node: Node, handed: Mapping[Ref, Ref], update: UpdateNodes) -> Node:
         """Return a node for the program of the update, without worker devices."""
         inputs = tuple(handed.get(ref, ref) for ref in node.inputs)
-        sums = {n.name for n in self.sums}
-        control = tuple(c for c in node.control if c in needed_nodes or c in sums)
-        wish = parse_device(node.device)
-        if wish.job == "worker":
-            wish = wish._replace(job=None, task=None)
-        return node.but(inputs=inputs, control=control, device=str(wish))
+        control = update.control(node)
+        requested = parse_device(node.device)
+        if requested.job == "worker":
+            requested = requested._replace(job=None, task=None)
+        return node.but(inputs=inputs, control=control, device=str(requested))
 
 
 def _server_task(node: Node, placements: Mapping[str, VariablePlacement]) -> str | None:
     """Return the server of a variable, or of a piece of one; None if it is on a worker."""
-    wish = placements[node.name].pieces[0].device if node.name in placements else node.device
-    device = parse_device(wish)
+    requested = placements[node.name].pieces[0].device if node.name in placements else node.device
+    device = parse_device(requested)
     return device.host if device.job == "ps" else None
 
 

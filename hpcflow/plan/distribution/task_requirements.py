@@ -16,21 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from hpcflow.errors import PlacementError
-from hpcflow.graph.device_names import NOTHING, DeviceName, Requirement, Reservation, parse_device
-from hpcflow.graph.dtypes import resource
-from hpcflow.graph.function_body import all_operations, variable_operation
-from hpcflow.graph.graph import Graph, Operation
+from hpcflow.graph.device_names import NOTHING, Requirement, Reservation
+from hpcflow.graph.graph import Graph
 from hpcflow.graph.requirement_text import requirement_text, size_text
-from hpcflow.placement.makespan import MemoryReservation, StepProblem
+from hpcflow.placement.step_problem import MemoryReservation, StepProblem
 from hpcflow.plan.distribution.colocation_groups import ChosenTask
+from hpcflow.plan.distribution.kept_tasks import KeptTasks, kept_tasks
+from hpcflow.plan.distribution.operation_sets import (
+    SERVED,
+    FixedTask,
+    OperationSet,
+    RequirementOf,
+    operation_sets,
+)
 from hpcflow.plan.distribution.task_offers import TaskOffers
 from hpcflow.plan.distribution.variable_placement import VariablePlacement
 from hpcflow.plan.ir.program import Cluster
-from hpcflow.plan.ir.union_find import DisjointSets
 from hpcflow.settings import Settings
 
 HINT = "remove the requirement or the other constraint"
-SERVED = "a variable on a server"
 ON_SERVER = "make the variable outside of the scope, or inside `with hf.device(None):`"
 _lock = threading.Lock()
 _cache: weakref.WeakKeyDictionary[Graph, tuple[Any, RequiredTasks]] = weakref.WeakKeyDictionary()
@@ -68,21 +72,21 @@ class RequiredTasks(NamedTuple):
         )
         return dataclasses.replace(problem, allowed=allowed, reservations=reservations)
 
-    def home(self, names: Iterable[str]) -> int:
+    def default_task(self, names: Iterable[str]) -> int:
         """Return the task, without a search, of operations that share a device."""
         return next((self.allowed[name][0] for name in names if name in self.allowed), 0)
 
     def add_absent(
-        self, base: list[float], homes: Mapping[str, int], present: Iterable[str]
+        self, base: list[float], tasks: Mapping[str, int], present: Iterable[str]
     ) -> list[float]:
         """Return the bytes on each task, with what scopes reserve for variables on it.
 
-        `homes` are the tasks of variables. Scopes of operations in `present` do not count.
+        `tasks` are those of variables. Scopes of operations in `present` do not count.
         """
         counted = {r for name in present for r in self.needs.get(name, NOTHING).memory}
         absent = {
             (reservation, task)
-            for name, task in homes.items()
+            for name, task in tasks.items()
             for reservation in self.needs.get(name, NOTHING).memory
             if reservation not in counted
         }
@@ -114,94 +118,70 @@ def required_tasks(
     another constraint, and the lines of both.
     """
     root = graph.root
-    if not root.has_requirements:
-        return RequiredTasks({}, {}, {})
     key = root.version, cluster, settings.memory_limit, sorted(placements.items())
     with _lock:
+        kept = kept_tasks(root, cluster, settings.automatic)
         known = _cache.get(root)
-        if known is None or known[0] != key:
-            known = key, _Assignment(root, TaskOffers(cluster, settings), placements).run()
+        if not root.has_requirements:
+            known = key, RequiredTasks({}, {}, {})
+        elif known is None or known[0] != key:
+            offers = TaskOffers(cluster, settings)
+            known = key, _Assignment(root, offers, placements, kept).run()
             _cache[root] = known
+        kept.keep(root.get_operations(), known[1].allowed, settings.automatic)
         return known[1]
-
-
-class _Ask(NamedTuple):
-    """An operation with a requirement, and its line."""
-
-    name: str
-    line: str
-    needs: Requirement
-
-    def __str__(self) -> str:
-        return f"{self.name!r} requires {requirement_text(self.needs)}"
-
-
-class _Bound(NamedTuple):
-    """A task that something else than a requirement gives to a set."""
-
-    task: int
-    name: str
-    line: str
-    why: str
-
-
-@dataclasses.dataclass
-class _OperationSet:
-    """Operations on one device."""
-
-    names: list[str] = dataclasses.field(default_factory=list)
-    asks: list[_Ask] = dataclasses.field(default_factory=list)
-    bounds: list[_Bound] = dataclasses.field(default_factory=list)
-
-    @property
-    def needs(self) -> Requirement:
-        """The requirement of all."""
-        needs = NOTHING
-        for ask in self.asks:
-            needs = needs.both(ask.needs)
-        return needs
 
 
 class _Assignment:
     """Gives each set with a requirement the first task that satisfies it."""
 
     def __init__(
-        self, graph: Graph, offers: TaskOffers, placements: Mapping[str, VariablePlacement]
+        self,
+        graph: Graph,
+        offers: TaskOffers,
+        placements: Mapping[str, VariablePlacement],
+        kept: KeptTasks,
     ) -> None:
-        self.graph, self.offers, self.placements = graph, offers, placements
-        self.reserved: list[dict[Reservation, _Ask]] = [{} for _ in range(offers.count)]
+        self.graph, self.offers, self.placements, self.kept = graph, offers, placements, kept
+        self.reserved: list[dict[Reservation, RequirementOf]] = [{} for _ in range(offers.count)]
 
     def run(self) -> RequiredTasks:
         """Return the tasks."""
         found = RequiredTasks({}, {}, {})
-        for operations in _sets(self.graph, self.offers, self.placements):
-            for ask in operations.asks:
-                _check_alone(ask, self.offers)
+        for operations in operation_sets(self.graph, self.offers, self.placements):
+            for one in operations.requirements:
+                _check_alone(one, self.offers)
             needs = operations.needs
-            if operations.bounds:
-                for bound in operations.bounds:
-                    self._check_bound(operations, bound)
-                    self._reserve(operations, bound.task)
+            if operations.fixed:
+                for fixed in operations.fixed:
+                    self._check_fixed(operations, fixed)
+                    self._reserve(operations, fixed.task)
                 tasks: tuple[int, ...] = ()
             else:
                 tasks = self._tasks(operations, needs)
             for name in operations.names:
                 found.needs[name] = needs
-                found.asking[name] = operations.asks[0].name
+                found.asking[name] = operations.requirements[0].name
                 if tasks:
                     found.allowed[name] = tasks
-            found.asking.update({ask.name: ask.name for ask in operations.asks})
+            found.asking.update({one.name: one.name for one in operations.requirements})
         return found
 
-    def _tasks(self, operations: _OperationSet, needs: Requirement) -> tuple[int, ...]:
+    def _tasks(self, operations: OperationSet, needs: Requirement) -> tuple[int, ...]:
         """Return the tasks that satisfy a set; the first has the memory that is left, too."""
         able = [k for k in self.offers.best_first(needs) if not self.offers.lacks(k, needs)]
         if not able:
             self._raise_none(operations)
+        for name in operations.names:
+            task = self.kept.tasks.get(name)
+            if task is not None:
+                if task not in able:
+                    self._raise_kept(operations, name, task)
+                able = [task]
         able.sort(key=lambda k: not needs.near and not set(needs.memory) <= self.reserved[k].keys())
         first = next((k for k in able if self._left(k, needs) >= 0), None)
         if first is None:
-            self._raise_full(operations.asks[0], able, needs)
+            self._raise_full(operations.requirements[0], able, needs)
         self._reserve(operations, first)
         if first in self.offers.mates(needs):
             return (first,)
@@ -212,60 +192,71 @@ class _Assignment:
         every = {*self.reserved[task], *needs.memory}
         return self.offers.memory[task] - sum(size for _, size in every)
 
-    def _reserve(self, operations: _OperationSet, task: int) -> None:
-        for ask in operations.asks:
-            for reservation in ask.needs.memory:
-                self.reserved[task].setdefault(reservation, ask)
+    def _reserve(self, operations: OperationSet, task: int) -> None:
+        for one in operations.requirements:
+            for reservation in one.needs.memory:
+                self.reserved[task].setdefault(reservation, one)
 
-    def _check_bound(self, operations: _OperationSet, bound: _Bound) -> None:
+    def _check_fixed(self, operations: OperationSet, fixed: FixedTask) -> None:
         """Errors: PlacementError if the task of a set does not satisfy it."""
-        where = self.offers.name(bound.task)
-        for ask in operations.asks:
-            lack = self.offers.lacks(bound.task, ask.needs)
+        where = self.offers.name(fixed.task)
+        for one in operations.requirements:
+            lack = self.offers.lacks(fixed.task, one.needs)
             if lack:
-                mate = f"shares a device with {bound.name!r} (made at {bound.line}), which "
-                mate = "" if bound.name == ask.name else mate
+                mate = f"shares a device with {fixed.name!r} (made at {fixed.line}), which "
+                mate = "" if fixed.name == one.name else mate
                 raise PlacementError(
-                    f"{ask}, but {mate}is on {where} ({bound.why}), which {lack}",
-                    op=ask.name,
-                    line=ask.line,
-                    hint=ON_SERVER if bound.why == SERVED else HINT,
+                    f"{one}, but {mate}is on {where} ({fixed.why}), which {lack}",
+                    op=one.name,
+                    line=one.line,
+                    hint=ON_SERVER if fixed.why == SERVED else HINT,
                 )
-        if self._left(bound.task, operations.needs) < 0:
-            self._raise_full(operations.asks[0], [bound.task], operations.needs)
+        if self._left(fixed.task, operations.needs) < 0:
+            self._raise_full(operations.requirements[0], [fixed.task], operations.needs)
 
-    def _raise_none(self, operations: _OperationSet) -> NoReturn:
+    def _raise_none(self, operations: OperationSet) -> NoReturn:
         """Raise the error for requirements of which no task satisfies all."""
-        asks = operations.asks
+        requirements, first = operations.requirements, operations.requirements[0]
         parts = [
-            (ask, part) for ask in asks for part in _parts(ask.needs)
+            (one, part) for one in requirements for part in _parts(one.needs)
         ]  # of each operation with its lines
         offers = self.offers
-        for i, (ask, part) in enumerate(parts):
+        for i, (one, part) in enumerate(parts):
             for other, second in parts[:i]:
                 both = part.both(second)
                 if all(offers.lacks(k, both) for k in range(offers.workers)):
                     joint = f"{requirement_text(part)} and {requirement_text(second)}"
-                    if other.name != ask.name:
+                    if other.name != one.name:
                         joint = (
                             f"{requirement_text(part)}, and shares a device with {other.name!r}, "
                             f"made at {other.line}, which requires {requirement_text(second)}"
                         )
                     raise PlacementError(
-                        f"{ask.name!r} requires {joint}: no task has both; {self._listing()}",
-                        op=ask.name,
-                        line=ask.line,
+                        f"{one.name!r} requires {joint}: no task has both; {self._listing()}",
+                        op=one.name,
+                        line=one.line,
                         hint=HINT,
                     )
         raise PlacementError(
-            f"{asks[0].name!r} requires {requirement_text(operations.needs)}: no task has all; "
+            f"{first.name!r} requires {requirement_text(operations.needs)}: no task has all; "
             f"{self._listing()}",
-            op=asks[0].name,
-            line=asks[0].line,
+            op=first.name,
+            line=first.line,
             hint=HINT,
         )
 
-    def _raise_full(self, ask: _Ask, able: Sequence[int], needs: Requirement) -> NoReturn:
+    def _raise_kept(self, operations: OperationSet, name: str, task: int) -> NoReturn:
+        """Raise the error for state whose task other steps know, and that would have to move."""
+        one = operations.requirements[0]
+        raise PlacementError(
+            f"{one}, but shares a device with {name!r}, which is on {self.offers.name(task)} "
+            "since an earlier step",
+            op=one.name,
+            line=one.line,
+            hint="make all operations before the first step, or another requirement",
+        )
+
+    def _raise_full(self, one: RequirementOf, able: Sequence[int], needs: Requirement) -> NoReturn:
         """Raise the error for memory that other requirements have reserved."""
         task = max(able, key=lambda k: (self._left(k, needs), -k))
         missing = -self._left(task, needs)
@@ -277,10 +268,10 @@ class _Assignment:
             remedy = f"raise memory_limit to {size_text(math.ceil(more))}, or require less"
         remedy += ", or name the task of each with hf.device('/job:worker/task:K')"
         raise PlacementError(
-            f"{ask}, but {self.offers.name(task)} has {size_text(self.offers.memory[task])}, of "
+            f"{one}, but {self.offers.name(task)} has {size_text(self.offers.memory[task])}, of "
             f"which others require {', '.join(texts)}",
-            op=ask.name,
-            line=ask.line,
+            op=one.name,
+            line=one.line,
             hint=remedy,
         )
 
@@ -305,77 +296,36 @@ def _parts(needs: Requirement) -> Iterator[Requirement]:
         yield Requirement(near=(task,))
 
 
-def _sets(
-    graph: Graph, offers: TaskOffers, placements: Mapping[str, VariablePlacement]
-) -> list[_OperationSet]:
-    """Return the sets with a requirement, in the order of their first operation with one."""
-    sets: DisjointSets[str] = DisjointSets()
-    for op in all_operations(graph):
-        handles = [variable_operation(t).name for t in op.inputs if t.dtype == resource]
-        for name in (op.name, *handles, *op.colocate):
-            sets.add(name)
-            sets.join(name, op.name)
-    found: dict[str, _OperationSet] = {}
-    operations = list(all_operations(graph))
-    for op in operations:
-        needs = parse_device(op.device).needs
-        if needs:
-            own = found.setdefault(sets.find(op.name), _OperationSet())
-            own.asks.append(_Ask(op.name, op.line, needs))
-    for op in operations:
-        if (root := sets.find(op.name)) in found:
-            found[root].names.append(op.name)
-            found[root].bounds += _bounds(op, offers, placements)
-    return list(found.values())
-
-
-def _bounds(
-    op: Operation, offers: TaskOffers, placements: Mapping[str, VariablePlacement]
-) -> Iterable[_Bound]:
-    """Yield the tasks that the script or the placement of variables gives to an operation."""
-    if op.name in placements:
-        for piece in placements[op.name].pieces:
-            task = offers.number("ps", piece.server)
-            if task is not None:
-                yield _Bound(task, op.name, op.line, SERVED)
-    wish = parse_device(op.device)
-    if wish.job is not None or wish.task is not None:
-        task = offers.number(wish.job or "worker", wish.task or 0)
-        if task is not None:  # else the placement pass says that there is none
-            place = DeviceName(wish.job, wish.task)
-            yield _Bound(task, op.name, op.line, f"asked for: {place}")
-
-
-def _check_alone(ask: _Ask, offers: TaskOffers) -> None:
+def _check_alone(one: RequirementOf, offers: TaskOffers) -> None:
     """Errors: PlacementError if no task satisfies one part of a requirement."""
-    facts: dict[str, Any] = {"op": ask.name, "line": ask.line}
-    for job, task in ask.needs.near:
+    facts: dict[str, Any] = {"op": one.name, "line": one.line}
+    for job, task in one.needs.near:
         if offers.number(job, task) is None:
             servers = offers.count - offers.workers
             raise PlacementError(
-                f"{ask}, but there is no /job:{job}/task:{task}",
+                f"{one}, but there is no /job:{job}/task:{task}",
                 **facts,
                 hint=f"a replica has {offers.workers} worker task(s), the job {servers} server(s); "
                 "both are numbered from 0",
             )
     tasks = range(offers.count)
-    if ask.needs.gpu and not any(map(offers.has_gpu, tasks)):
+    if one.needs.gpu and not any(map(offers.has_gpu, tasks)):
         hint = "start on nodes with GPUs, with CuPy installed (`hpcflow help gpu`)"
         if offers.cluster.topology is not None:
             hint = 'say "gpus" of the nodes that have them in the file of the topology'
-        raise PlacementError(f"{ask}, but no task has a GPU", **facts, hint=hint)
-    if not ask.needs.memory:
+        raise PlacementError(f"{one}, but no task has a GPU", **facts, hint=hint)
+    if not one.needs.memory:
         return
     if all(math.isinf(size) for size in offers.memory):
         raise PlacementError(
-            f"{ask}, but nothing tells how much memory the tasks have",
+            f"{one}, but nothing tells how much memory the tasks have",
             **facts,
             hint="say it with --set memory_limit=64GB, or with memory_bytes in --set topology=FILE",
         )
     most = max(tasks, key=lambda k: (offers.memory[k], -k))
-    if ask.needs.nbytes > offers.memory[most]:
+    if one.needs.nbytes > offers.memory[most]:
         raise PlacementError(
-            f"{ask}, but the most that a task has is {size_text(offers.memory[most])} "
+            f"{one}, but the most that a task has is {size_text(offers.memory[most])} "
             f"({offers.name(most)})",
             **facts,
             hint="require less, or start on nodes with more memory",

@@ -14,7 +14,7 @@ from hpcflow.graph.device_names import parse_device
 from hpcflow.graph.dtypes import LISTS
 from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.union_find import DisjointSets
+from hpcflow.platform.union_find import DisjointSets
 
 Path = tuple[str, ...]  # path to a program: a frame and the key of its program, for each level
 

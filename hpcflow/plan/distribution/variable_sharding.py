@@ -47,9 +47,9 @@ def shard_variables(program: Program, placements: Mapping[str, VariablePlacement
     and update.
     """
     cut = {
-        name: home
-        for name, home in placements.items()
-        if len(home.pieces) > 1 and name in program.nodes
+        name: placement
+        for name, placement in placements.items()
+        if len(placement.pieces) > 1 and name in program.nodes
     }
     return eliminate_dead_nodes(_VariableSharder(program, cut).run()) if cut else program
 
@@ -113,25 +113,25 @@ class _VariableSharder:
         return Ref(node.name)
 
     def _variable(self, node: Node) -> None:
-        home, shape = self.cut[node.name], node.attrs["shape"]
-        for i, piece in enumerate(home.pieces):
+        placement, shape = self.cut[node.name], node.attrs["shape"]
+        for i, piece in enumerate(placement.pieces):
             attrs = dict(node.attrs, piece=(piece.start, piece.stop), whole=shape)
-            if home.copied:
-                attrs = dict(node.attrs, copy=(i, len(home.pieces)))
+            if placement.copied:
+                attrs = dict(node.attrs, copy=(i, len(placement.pieces)))
             else:
                 attrs["shape"] = (piece.stop - piece.start, *shape[1:])
             part = _shard_name(node.name, i)
             self._add(node.but(name=part, attrs=attrs, device=piece.device, colocate=()))
 
-    def _read(self, node: Node, home: VariablePlacement) -> None:
+    def _read(self, node: Node, placement: VariablePlacement) -> None:
         handle = node.inputs[0].node
         parts = []
-        for i, piece in enumerate(home.pieces):
-            shard, attrs = Ref(_shard_name(handle, i)), self._piece_attrs(node, home, piece)
-            parts.append(self._add(self._cut_node(node, home, i, attrs, (shard,))))
-        space = COPIES if home.copied else ROWS
-        self.values[Ref(node.name)] = ShardedValue(tuple(parts), home.pieces, space)
-        if home.copied:
+        for i, piece in enumerate(placement.pieces):
+            shard, attrs = Ref(_shard_name(handle, i)), self._piece_attrs(node, placement, piece)
+            parts.append(self._add(self._cut_node(node, placement, i, attrs, (shard,))))
+        space = COPIES if placement.copied else ROWS
+        self.values[Ref(node.name)] = ShardedValue(tuple(parts), placement.pieces, space)
+        if placement.copied:
             self._add(node.but(inputs=(Ref(_shard_name(handle, 0)),), colocate=()))
             return
         specs = [self.nodes[ref.node].specs[0] for ref in parts]
@@ -141,10 +141,10 @@ class _VariableSharder:
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _update(self, node: Node, handles: list[str]) -> None:
-        home = self.cut[handles[0]]
+        placement = self.cut[handles[0]]
         mates = [node.inputs[i].node for i in node.row.writes]
         for mate in mates:
-            if self.cut.get(mate, home).pieces != home.pieces or mate not in self.cut:
+            if self.cut.get(mate, placement).pieces != placement.pieces or mate not in self.cut:
                 raise PlacementError(
                     f"{node.name!r} updates {handles[0]!r}, which is sharded over servers, "
                     f"together with {mate!r}, which is sharded differently",
@@ -152,37 +152,37 @@ class _VariableSharder:
                     line=node.line,
                     hint="leave the slot's device to its variable, or raise HPCFLOW_SHARD_BYTES",
                 )
-        initial = self._initial(node, home)
+        initial = self._initial(node, placement)
         parts = []
-        for i, piece in enumerate(home.pieces):
+        for i, piece in enumerate(placement.pieces):
             inputs = tuple(
                 Ref(_shard_name(ref.node, i))
                 if ref.node in self.cut
-                else self._piece_of(ref, home, i)
+                else self._piece_of(ref, placement, i)
                 for ref in node.inputs
             )
             inputs = (inputs[0], initial[i]) if initial else inputs
-            attrs = self._piece_attrs(node, home, piece)
-            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
+            attrs = self._piece_attrs(node, placement, piece)
+            parts.append(self._add(self._cut_node(node, placement, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
 
-    def _initial(self, node: Node, home: VariablePlacement) -> list[Ref] | None:
+    def _initial(self, node: Node, placement: VariablePlacement) -> list[Ref] | None:
         """Return the initial value in pieces computed on their servers, None if not possible."""
-        if not assigns_initial_value(node) or home.copied:
+        if not assigns_initial_value(node) or placement.copied:
             return None
-        beside = [_shard_name(node.inputs[0].node, i) for i in range(len(home.pieces))]
-        return initial_value_in_pieces(self.program, node, home.pieces, beside, self._add)
+        beside = [_shard_name(node.inputs[0].node, i) for i in range(len(placement.pieces))]
+        return initial_value_in_pieces(self.program, node, placement.pieces, beside, self._add)
 
-    def _read_rows(self, node: Node, home: VariablePlacement) -> None:
+    def _read_rows(self, node: Node, placement: VariablePlacement) -> None:
         """Read the rows on the servers that hold them, and join them in requested order."""
         handle, indices = node.inputs
-        picks = self._picked(node, home, (indices,))
+        picks = self._picked(node, placement, (indices,))
         parts = []
         for i, pick in enumerate(picks):
             inputs = (Ref(_shard_name(handle.node, i)), pick.indices)
-            attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)))
-        self._join(node, ShardedValue(tuple(parts), home.pieces, indices))
+            attrs = self._piece_attrs(node, placement, placement.pieces[i])
+            parts.append(self._add(self._cut_node(node, placement, i, attrs, inputs)))
+        self._join(node, ShardedValue(tuple(parts), placement.pieces, indices))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _join(self, node: Node, cut: ShardedValue) -> None:
@@ -201,36 +201,38 @@ class _VariableSharder:
         )
         self._add(Node(node.name, type, inputs, (), attrs, specs, line=node.line))
 
-    def _update_rows(self, node: Node, home: VariablePlacement) -> None:
+    def _update_rows(self, node: Node, placement: VariablePlacement) -> None:
         """Send each server the indices and values of its own rows."""
         handle, indices, values = node.inputs
         cut, is_scalar = self.values.get(values), self.program.spec(values).shape == ()
-        there = cut is not None and (cut.pieces, cut.space) == (home.pieces, indices)
-        picks = self._picked(node, home, (indices,) if there or is_scalar else (indices, values))
+        there = cut is not None and (cut.pieces, cut.space) == (placement.pieces, indices)
+        picks = self._picked(
+            node, placement, (indices,) if there or is_scalar else (indices, values)
+        )
         parts = []
-        for i, part in enumerate(home.pieces):
+        for i, part in enumerate(placement.pieces):
             rows = cut.parts[i] if there and cut else values if is_scalar else picks[i].rows
             inputs = (Ref(_shard_name(handle.node, i)), picks[i].indices, rows)
-            attrs = self._piece_attrs(node, home, part)
-            parts.append(self._add(self._cut_node(node, home, i, attrs, inputs)).node)
+            attrs = self._piece_attrs(node, placement, part)
+            parts.append(self._add(self._cut_node(node, placement, i, attrs, inputs)).node)
         self.order[node.name] = tuple(parts)
 
     def _picked(
-        self, node: Node, home: VariablePlacement, inputs: tuple[Ref, ...]
+        self, node: Node, placement: VariablePlacement, inputs: tuple[Ref, ...]
     ) -> tuple[RowSelection, ...]:
         """Return the cached picks of indices and values for each piece."""
         if inputs not in self.picks:
-            self.picks[inputs] = self._picks(node, home, inputs)
+            self.picks[inputs] = self._picks(node, placement, inputs)
         return self.picks[inputs]
 
     def _picks(
-        self, node: Node, home: VariablePlacement, inputs: tuple[Ref, ...], width: int = 1
+        self, node: Node, placement: VariablePlacement, inputs: tuple[Ref, ...], width: int = 1
     ) -> tuple[RowSelection, ...]:
         """Return new picks for each piece; `width` indices count as one row."""
         picks = []
         specs = [self._spec(ref) for ref in inputs]
-        for piece in home.pieces:
-            sides = {"start": piece.start, "stop": piece.stop, "size": home.pieces[-1].stop}
+        for piece in placement.pieces:
+            sides = {"start": piece.start, "stop": piece.stop, "size": placement.pieces[-1].stop}
             attrs = {side: row * width for side, row in sides.items()}
             out_specs = infer_specs("PieceRows", specs, attrs, op=node.name, line=node.line)
             name = f"{node.name}/rows_{piece.start}_{piece.stop}"
@@ -257,14 +259,16 @@ class _VariableSharder:
 
     def _send_rows(self, node: Node, owner: str) -> None:
         """Send the rows of a gradient to the servers that hold the variable's rows."""
-        home, indices = self.cut[owner], Ref(node.name, 1)
-        picks = self._picked(node, home, (indices, Ref(node.name, 0)))
+        placement, indices = self.cut[owner], Ref(node.name, 1)
+        picks = self._picked(node, placement, (indices, Ref(node.name, 0)))
         if node.inputs in self.gathered:  # rows of all replicas are on the servers already
             pieces = []
             for i, name in enumerate(self.gathered[node.inputs]):
                 mate = node.but(colocate=(_shard_name(owner, i),))
                 inputs = (Ref(name, 0), Ref(name, 1))
-                pieces.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)).node)
+                pieces.append(
+                    self._add(self._cut_node(mate, placement, i, node.attrs, inputs)).node
+                )
             both = zip(picks, pieces, strict=True)
             picks = tuple(
                 RowSelection(Ref(name, 1), pick.places, Ref(name, 0)) for pick, name in both
@@ -272,24 +276,24 @@ class _VariableSharder:
             self.picks[indices, Ref(node.name, 0)] = picks
         self.picks[(indices,)] = picks
         parts = tuple(pick.rows for pick in picks)
-        self.values[Ref(node.name, 0)] = ShardedValue(parts, home.pieces, indices)
+        self.values[Ref(node.name, 0)] = ShardedValue(parts, placement.pieces, indices)
 
     def _gather_pieces(self, node: Node, owner: str) -> None:
         """Gather the rows of all replicas on the server of each piece separately."""
         values, indices = node.inputs
-        home, parts = self.cut[owner], []
-        for i, pick in enumerate(self._picks(node, home, (indices, values))):
+        placement, parts = self.cut[owner], []
+        for i, pick in enumerate(self._picks(node, placement, (indices, values))):
             mate = node.but(colocate=(_shard_name(owner, i),))
             inputs = (pick.rows, pick.indices)
-            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)).node)
+            parts.append(self._add(self._cut_node(mate, placement, i, node.attrs, inputs)).node)
         self.gathered[Ref(node.name, 0), Ref(node.name, 1)] = parts
 
     def _entries(self, node: Node, owner: str) -> bool:
         """Send each server the entries of its piece; False if shapes differ from `owner`."""
-        home, shape = self.cut[owner], tuple(node.attrs["shape"])
+        placement, shape = self.cut[owner], tuple(node.attrs["shape"])
         if shape != tuple(self.program.nodes[owner].attrs["shape"]):
             return False
-        picks = self._picks(node, home, node.inputs, size_of(shape[1:]))
+        picks = self._picks(node, placement, node.inputs, size_of(shape[1:]))
         self._made_there(node, owner, [(pick.indices, pick.rows) for pick in picks])
         return True
 
@@ -305,19 +309,19 @@ class _VariableSharder:
 
     def _made_there(self, node: Node, owner: str, piece_inputs: list[tuple[Ref, Ref]]) -> None:
         """Add a value like `owner`, computed in pieces on each server from `piece_inputs`."""
-        home, parts = self.cut[owner], []
+        placement, parts = self.cut[owner], []
         for i, inputs in enumerate(piece_inputs):
             mate = node.but(colocate=(_shard_name(owner, i),))
-            attrs = self._piece_attrs(node, home, home.pieces[i])
-            parts.append(self._add(self._cut_node(mate, home, i, attrs, inputs)))
-        self._join(node, ShardedValue(tuple(parts), home.pieces, ROWS))
+            attrs = self._piece_attrs(node, placement, placement.pieces[i])
+            parts.append(self._add(self._cut_node(mate, placement, i, attrs, inputs)))
+        self._join(node, ShardedValue(tuple(parts), placement.pieces, ROWS))
         self.order[node.name] = tuple(ref.node for ref in parts)
 
     def _in_pieces(self, node: Node, owner: str) -> bool:
         """Compute a node for each piece of `owner`; False if its inputs do not fit."""
-        home, shape = self.cut[owner], tuple(self.program.nodes[owner].attrs["shape"])
+        placement, shape = self.cut[owner], tuple(self.program.nodes[owner].attrs["shape"])
         cuts = [self.values[ref] for ref in node.inputs if ref in self.values]
-        if any(cut.pieces != home.pieces for cut in cuts):
+        if any(cut.pieces != placement.pieces for cut in cuts):
             return False
         spaces = {cut.space for cut in cuts} - {COPIES}
         if not spaces:
@@ -331,28 +335,28 @@ class _VariableSharder:
                 if space != ROWS or input_shape != shape:
                     return False
         parts = []
-        for i in range(len(home.pieces)):
-            inputs = tuple(self._piece_of(ref, home, i) for ref in node.inputs)
+        for i in range(len(placement.pieces)):
+            inputs = tuple(self._piece_of(ref, placement, i) for ref in node.inputs)
             mate = node.but(colocate=(_shard_name(owner, i),))
-            parts.append(self._add(self._cut_node(mate, home, i, node.attrs, inputs)))
-        self._join(node, ShardedValue(tuple(parts), home.pieces, space))
+            parts.append(self._add(self._cut_node(mate, placement, i, node.attrs, inputs)))
+        self._join(node, ShardedValue(tuple(parts), placement.pieces, space))
         self.order[node.name] = tuple(ref.node for ref in parts)
         return True
 
-    def _piece_of(self, ref: Ref, home: VariablePlacement, i: int) -> Ref:
+    def _piece_of(self, ref: Ref, placement: VariablePlacement, i: int) -> Ref:
         """Return the part of a value that piece `i` needs."""
         cut = self.values.get(ref)
-        if cut is not None and cut.pieces == home.pieces:
+        if cut is not None and cut.pieces == placement.pieces:
             return cut.parts[i]
-        return self._rows(ref, home, home.pieces[i])
+        return self._rows(ref, placement, placement.pieces[i])
 
     def _spec(self, ref: Ref) -> Spec:
         return self.nodes[ref.node].specs[ref.index]
 
     def _piece_attrs(
-        self, node: Node, home: VariablePlacement, piece: VariableShard
+        self, node: Node, placement: VariablePlacement, piece: VariableShard
     ) -> dict[str, Any]:
-        if home.copied or "shape" not in node.attrs:
+        if placement.copied or "shape" not in node.attrs:
             return node.attrs
         rows = piece.stop - piece.start
         return node.attrs | {"shape": (rows, *node.attrs["shape"][1:])}
@@ -360,7 +364,7 @@ class _VariableSharder:
     def _cut_node(
         self,
         node: Node,
-        home: VariablePlacement,
+        placement: VariablePlacement,
         i: int,
         attrs: dict[str, Any],
         inputs: tuple[Ref, ...],
@@ -374,7 +378,7 @@ class _VariableSharder:
         control: dict[str, None] = {}
         for name in node.control:
             cut = self.values.get(Ref(name))
-            there = cut is not None and cut.pieces == home.pieces
+            there = cut is not None and cut.pieces == placement.pieces
             control[cut.parts[i].node if there and cut else name] = None
         mates = tuple(c for c in node.colocate if c not in self.cut)
         return node.but(
@@ -386,10 +390,10 @@ class _VariableSharder:
             colocate=mates,
         )
 
-    def _rows(self, ref: Ref, home: VariablePlacement, piece: VariableShard) -> Ref:
+    def _rows(self, ref: Ref, placement: VariablePlacement, piece: VariableShard) -> Ref:
         """Return the rows of a value that belong to a piece; a scalar serves all pieces."""
         shape = self.program.spec(ref).shape
-        if not shape or home.copied:
+        if not shape or placement.copied:
             return ref
         if (ref, piece) not in self.rows:
             node = self.program.nodes[ref.node]

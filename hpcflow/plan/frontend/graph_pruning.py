@@ -23,7 +23,7 @@ from hpcflow.graph.static_shape import Spec, merge_shapes, shape_text
 from hpcflow.plan.frontend.read_write_order import order_reads_before_updates
 from hpcflow.plan.ir.control_flow_nodes import FrameBuilder
 from hpcflow.plan.ir.program import Node, Program, Ref
-from hpcflow.plan.ir.program_rewriting import infer_specs
+from hpcflow.plan.ir.program_rewriting import infer_specs, new_name
 
 
 def prune_to_fetches(
@@ -129,11 +129,8 @@ def _feed_name(graph: Graph, tensor: Tensor) -> str:
     """Return the op's own name if a feed always replaces it, else a new name from it."""
     if lookup_op(tensor.op.type).stands_for_feed:
         return tensor.op.name
-    name = f"{tensor.op.name}/feed_{tensor.index}"
     used_names = {op.name for op in graph.get_operations()}
-    while name in used_names:
-        name += "_"
-    return name
+    return new_name(f"{tensor.op.name}/feed_{tensor.index}", used_names)
 
 
 class _PrunedProgramBuilder:

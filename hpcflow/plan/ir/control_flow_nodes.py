@@ -25,6 +25,7 @@ from hpcflow.graph.static_shape import Spec, common_spec, merge_shapes
 from hpcflow.plan.ir.program import Node, Partition, Program, Ref
 
 PROGRAMS = ("cond", "body", "then", "else")
+TRIPS = "trips"  # the attr of a Loop with its number of iterations, if it is known
 
 
 def nested_programs(node: Node) -> Iterator[tuple[str, Program | Partition]]:
@@ -33,6 +34,23 @@ def nested_programs(node: Node) -> Iterator[tuple[str, Program | Partition]]:
         for key in PROGRAMS:
             if key in node.attrs:
                 yield key, node.attrs[key]
+
+
+def passes_of(node: Node, key: str) -> int:
+    """How often a node runs the program `key` that it holds; once where that is unknown."""
+    trips = node.attrs.get(TRIPS, 1)
+    return trips + (key == "cond") if node.row.control_flow == "loop" else 1
+
+
+def runs_of(node: Node, costs: Mapping[str, float]) -> dict[str, int]:
+    """How often a loop or branch runs each of its programs, which have `costs` by key.
+
+    A loop runs its programs as often as the plan knows, else once. A branch counts as one run of
+    the program that costs most.
+    """
+    if node.row.control_flow == "loop":
+        return {key: passes_of(node, key) for key in costs}
+    return {max(costs, key=costs.__getitem__): 1} if costs else {}
 
 
 def map_nested_programs(program: Program, change: Callable[[Program], Program]) -> Program:

@@ -241,12 +241,6 @@ class Plan:
     _repr_html_ = LazyMethod("hpcflow.report.html_representation", "plan_html")
 
     @property
-    def updates_servers(self) -> bool:
-        """Whether a step, or the synchronous update after it, changes server variables."""
-        parts = (p for p in self.parts.values() if p.task.startswith("/job:ps"))
-        return self.round is not None or any(n.row.writes for p in parts for n in p.nodes.values())
-
-    @property
     def collectives(self) -> list[str]:
         """Names of the collective nodes, in the order in which every rank issues them."""
         return [n.name for p in self.parts.values() for n in p.nodes.values() if n.row.collective]

@@ -27,6 +27,14 @@ def infer_specs(
         raise
 
 
+def new_name(name: str, used_names: set[str]) -> str:
+    """Return `name`, with `_` behind it until it is new, and add it to `used_names`."""
+    while name in used_names:
+        name += "_"
+    used_names.add(name)
+    return name
+
+
 def reinfer_specs(old: Program, new: Program) -> Program:
     """Return `new`, with specs inferred again where inputs differ from `old`."""
     nodes: dict[str, Node] = {}

@@ -9,7 +9,8 @@ from hpcflow.graph.dtypes import name_of
 from hpcflow.graph.static_shape import shape_text
 from hpcflow.lowering.instructions import RELEASE, Access, BindingKind, CodeFunction, Instruction
 from hpcflow.lowering.kernel_metadata import GeneratedCode, LoweredPartition
-from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.plan.listing.plan_text import format_table
+from hpcflow.platform.quantity_text import format_bytes
 
 WRITES = frozenset({Access.FILLED, Access.KEYWORD, Access.WRITTEN, Access.UPDATED})
 

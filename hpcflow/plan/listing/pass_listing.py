@@ -13,6 +13,7 @@ from hpcflow.graph.static_shape import Spec, shape_text
 from hpcflow.plan.ir.program import Node, Partition, Plan, Program
 from hpcflow.plan.listing.plan_text import format_table
 from hpcflow.plan.pass_row import Form, Pass
+from hpcflow.platform.quantity_text import format_seconds
 
 FORMAT = "hpcflow-passes-1"
 MAX_VALUE_LENGTH = 60  # characters of a value in the text
@@ -80,13 +81,13 @@ def passes_text(rows: Sequence[Pass], record: PassRecord) -> str:
                 str(row["runs"]),
                 str(row["changed"]),
                 *nodes,
-                f"{1e3 * row['seconds']:.2f}",
+                format_seconds(row["seconds"]),
                 "",
             ]
         else:
             cells = ["0", "", "", "", "", f"only with: {row['when']}"]
         lines.append((row["name"], form, *cells))
-    header = ("pass", "form", "runs", "changed", "nodes before", "after", "ms", "")
+    header = ("pass", "form", "runs", "changed", "nodes before", "after", "time", "")
     return format_table(header, lines)
 
 

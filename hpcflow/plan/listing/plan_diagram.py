@@ -8,7 +8,8 @@ from typing import NamedTuple
 from hpcflow.plan.cost import cost_model
 from hpcflow.plan.cost.memory_estimate import variable_bytes
 from hpcflow.plan.ir.program import Node, Plan
-from hpcflow.plan.listing.plan_text import format_bytes, rank_count
+from hpcflow.plan.listing.plan_text import rank_count
+from hpcflow.platform.quantity_text import format_bytes
 
 DRAWN_OPS = 400  # a plan with more is drawn as tasks only
 DRAWN_TASKS = 32

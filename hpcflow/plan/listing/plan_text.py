@@ -17,10 +17,11 @@ from hpcflow.plan.cost.memory_estimate import (
     with_plain_kernels,
 )
 from hpcflow.plan.ir.program import Edge, Node, Partition, Plan
-from hpcflow.plan.verification.plan_verifier import unproved_properties
+from hpcflow.platform.quantity_text import format_bytes
 
 FORMAT = "hpcflow-plan-1"
-MEMORY = ("variables", "constants", "buffers", "messages", "sums")  # these add up to the total
+# these add up to the total
+MEMORY = ("variables", "constants", "buffers", "lists", "messages", "sums")
 MAX_LISTED = 12  # maximum of values and reasons in the text; of the rest it shows the number
 
 
@@ -30,8 +31,11 @@ MAX_LISTED = 12  # maximum of values and reasons in the text; of the rest it sho
 def plan_data(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> dict[str, Any]:
     """Return the plan and its costs as lists, dicts, strings and numbers.
 
-    `lower(part)` is used to predict memory, see `memory_estimate.predict`.
+    `lower` is that of `predict_memory`.
     """
+    # a rank, which only formats tables by this module, does not need it
+    from hpcflow.plan.verification.unproved_properties import unproved_properties
+
     cluster = plan.cluster
     driver, rows = plan.parts[plan.driver], cost_model.message_traffic(plan)
     return {
@@ -189,18 +193,6 @@ def _sync_rule_text(plan: Plan) -> str:
     return f", sync={plan.cluster.sync}" if plan.cluster.mode == "ps" else ""
 
 
-def format_bytes(count: int | None) -> str:
-    """Format bytes for people, such as `1.5 MB`; exact below 10,000."""
-    if count is None:
-        return "?"
-    if count < 10_000:
-        return f"{count} B"
-    size, unit = float(count), 0
-    while size >= 1000:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB')[unit]}"
-
-
 def _shortened(names: Sequence[str]) -> str:
     suffix = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return (", ".join(names[:MAX_LISTED]) or "none") + suffix
@@ -264,12 +256,14 @@ def _tasks_text(data: dict[str, Any]) -> str:
 
 
 def _memory_text(data: dict[str, Any]) -> str:
-    """Format the memory of a rank by kind."""
+    """Format the memory of a rank by kind; `lists` only if loops keep values."""
+    has_lists = any(task["memory"]["lists"] for task in data["tasks"])
+    kinds = [name for name in MEMORY if has_lists or name != "lists"]
     rows = [
-        (task["task"], tuple(format_bytes(task["memory"][name]) for name in (*MEMORY, "versions")))
+        (task["task"], tuple(format_bytes(task["memory"][name]) for name in (*kinds, "versions")))
         for task in data["tasks"]
     ]
-    header = ("memory of a rank", *MEMORY, "and versions <=")
+    header = ("memory of a rank", *kinds, "and versions <=")
     table = format_table(header, [(name, *cells) for name, _, cells in _fold_tasks(rows)])
     unsized = sum(task["memory"]["unsized"] for task in data["tasks"])
     suffix = f"\nand {unsized} values whose sizes only a step tells" if unsized else ""

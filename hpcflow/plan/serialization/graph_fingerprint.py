@@ -112,12 +112,15 @@ def _plan_facts(plan: Plan) -> list[Any]:
 
 
 def _part_facts(part: Partition) -> list[Any]:
-    """Feeds, fetches, variables and collectives of a partition."""
+    """Feeds, fetches, variables and collectives of a partition.
+
+    Fusion changes the names of fetched values, so only their dtypes and shapes count.
+    """
     nodes = part.nodes.values()
     held = [(n.name, _handle_facts(n.attrs)) for n in nodes if n.row.variable == "handle"]
     feeds = [(name, [_spec_facts(spec) for spec in part.nodes[name].specs]) for name in part.feeds]
     sums = [(n.name, [_spec_facts(spec) for spec in n.specs]) for n in nodes if n.row.collective]
-    return [feeds, [str(ref) for ref in part.fetches], sorted(held), sums]
+    return [feeds, [_spec_facts(part.spec(ref)) for ref in part.fetches], sorted(held), sums]
 
 
 def _handle_facts(attrs: dict[str, Any]) -> tuple[str, str]:

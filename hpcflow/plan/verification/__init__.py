@@ -1,1 +1,1 @@
-"""Verifiers: passes preserve effects, plans do not deadlock; the summed-loss warning."""
+"""Verifiers: passes preserve effects, plans do not deadlock; warnings of suspicious graphs."""

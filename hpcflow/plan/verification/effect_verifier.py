@@ -13,21 +13,33 @@ from collections.abc import Iterable, Mapping
 
 from hpcflow.errors import VerifyError
 from hpcflow.plan.ir.control_flow_nodes import nested_programs, node_with_nested
-from hpcflow.plan.ir.program import Node, Partition, Program
+from hpcflow.plan.ir.program import Node, Partition, Plan, Program
 
 Nodes = Mapping[str, Node]
 
 
-def check_effects(name: str, old: Program | Partition, new: Program | Partition) -> None:
+def check_effects(name: str, old: Program | Partition, new: Program | Partition | Plan) -> None:
     """Check that the pass `name` turned `old` into `new` without losing an effect or an order.
 
     Errors: VerifyError if it did lose one.
     """
-    if len(old.fetches) != len(new.fetches):
+    fetches = new.parts[new.driver].fetches if isinstance(new, Plan) else new.fetches
+    if len(old.fetches) != len(fetches):
         raise VerifyError(
-            "effects-kept", f"{name} made {len(new.fetches)} of {len(old.fetches)} fetches"
+            "effects-kept", f"{name} made {len(fetches)} of {len(old.fetches)} fetches"
         )
-    _check_nodes(name, old.nodes, new.nodes)
+    nodes = _joined_nodes(new.parts.values()) if isinstance(new, Plan) else new.nodes
+    _check_nodes(name, old.nodes, nodes)
+
+
+def _joined_nodes(parts: Iterable[Partition]) -> Nodes:
+    """Return the nodes of all partitions, each receive behind its send."""
+    nodes = {node.name: node for part in parts for node in part.nodes.values()}
+    sends = {n.attrs["channel"]: n.name for n in nodes.values() if n.row.message == "send"}
+    for node in nodes.values():
+        if node.row.message == "receive":
+            nodes[node.name] = node.but(control=(*node.control, sends[node.attrs["channel"]]))
+    return nodes
 
 
 def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
@@ -37,27 +49,42 @@ def _check_nodes(name: str, old: Nodes, new: Nodes) -> None:
         if not carriers[node.name]:
             raise _lost_effect_error(name, node, "is lost")
         for key, body in nested_programs(node):
-            for carrier in carriers[node.name]:
-                rewritten = new[carrier].attrs.get(key)
-                if isinstance(rewritten, type(body)):
-                    _check_nodes(name, body.nodes, rewritten.nodes)
+            rewritten = [new[carrier].attrs.get(key) for carrier in carriers[node.name]]
+            parts = [part for part in rewritten if isinstance(part, Partition)]
+            if isinstance(body, Program) and parts:
+                _check_nodes(name, body.nodes, _joined_nodes(parts))
+                continue
+            for other in rewritten:
+                if isinstance(other, type(body)):
+                    _check_nodes(name, body.nodes, other.nodes)
     before = Reachability(old, carriers)
     after = Reachability(new, dict.fromkeys(n for names in carriers.values() for n in names))
     for first, second in _conflicts(effects):
         for a, b in ((first, second), (second, first)):
             if before(a.name, b.name) and not all(
-                x == y or after(x, y) or not _share_state(new[x], new[y])
+                x == y or after(x, y) or not in_conflict(new[x], new[y])
                 for x in carriers[a.name]
                 for y in carriers[b.name]
             ):
                 raise _lost_effect_error(name, b, f"does not follow {a.name!r} any longer")
     for node in old.values():
-        rewritten = new.get(node.name)
-        if node.row.variable == "read" and rewritten is not None and rewritten.type == node.type:
-            for a in effects:
-                if node.inputs[0].node in used_state(a)[1] and before(a.name, node.name):
-                    if not all(after(x, node.name) for x in carriers[a.name]):
-                        raise _lost_effect_error(name, node, f"does not see {a.name!r} any longer")
+        reads = used_state(node)[0] if _reads(node) else set[str]()
+        for a in effects if reads else []:
+            if not reads.isdisjoint(used_state(a)[1]) and before(a.name, node.name):
+                if not all(
+                    after(x, y) or not in_conflict(new[x], new[y])
+                    for x in carriers[a.name]
+                    for y in _carriers_of_effect(node, new)
+                    if new[y].type.startswith(node.type)
+                ):
+                    raise _lost_effect_error(name, node, f"does not see {a.name!r} any longer")
+
+
+def _reads(node: Node) -> bool:
+    """Return whether a node reads variables and has no effect."""
+    if node.row.control_flow:
+        return not _has_effect(node)
+    return node.row.variable in ("read", "read_rows")
 
 
 def used_state(node: Node) -> tuple[set[str], set[str]]:
@@ -90,21 +117,35 @@ def _carriers_of_effect(node: Node, new: Nodes) -> list[str]:
     return carriers or [n.name for n in kin if n.name.startswith(f"{node.name}/")]
 
 
-def _share_state(a: Node, b: Node) -> bool:
-    """Return whether one of two nodes updates state that the other uses."""
+def in_conflict(a: Node, b: Node) -> bool:
+    """Return whether two nodes must keep their order.
+
+    One of them updates state that the other uses, or both act outside of the variables: they
+    wait, call a function of the user, or print.
+    """
     (used_a, written_a), (used_b, written_b) = used_state(a), used_state(b)
-    return not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
+    share_state = not (used_a.isdisjoint(written_b) and used_b.isdisjoint(written_a))
+    return share_state or (_acts_outside(a) and _acts_outside(b))
+
+
+def acts(node: Node) -> bool:
+    """Return whether a node uses state or acts outside of the variables: it has an order."""
+    return bool(used_state(node)[0]) or _acts_outside(node)
+
+
+def _acts_outside(node: Node) -> bool:
+    """Return whether a node, or one of its bodies, has an effect other than an update."""
+    if node.row.control_flow:
+        bodies = (body for _, body in nested_programs(node))
+        return any(_acts_outside(n) for body in bodies for n in body.nodes.values())
+    return _has_effect(node) and not (node.row.writes or node.row.message)
 
 
 def _conflicts(effects: list[Node]) -> Iterable[tuple[Node, Node]]:
-    """Yield pairs of effects that must keep their order.
-
-    One of the two updates what the other uses, or neither of them updates state (they wait or
-    print).
-    """
+    """Yield pairs of effects that must keep their order."""
     for i, a in enumerate(effects):
         for b in effects[:i]:
-            if _share_state(a, b) or not (a.row.writes or b.row.writes):
+            if in_conflict(a, b):
                 yield b, a
 
 

@@ -68,7 +68,7 @@ class Device:
         self.index = index
         self.preferences = kernel_preferences()
         self.pool = SizeClassPool(self.hold, self.view)
-        self.held_memory = HeldMemory(f"{self.kind}:{index}")
+        self.held_memory = HeldMemory(f"{self.kind}:0")  # as plans name it
         # of its kernels, in the order in which they were made: that of a step
         self.wrong_indices: list[WrongIndex] = []
 
@@ -404,7 +404,9 @@ def make_device(
 
 
 def device_names(server: bool, index: int) -> list[str]:
-    """The devices of a rank, its default first; a worker has the GPU of its index on the node.
+    """The devices of a rank by their numbers on the node, its default first.
+
+    A worker has the GPU of its index on the node.
 
     Servers, and ranks without CuPy, have no GPU. Errors: DeviceError if the node has several GPUs
     but fewer than workers.

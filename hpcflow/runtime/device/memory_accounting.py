@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpcflow.plan.cost.memory_estimate import MemoryEstimate
-from hpcflow.plan.listing.plan_text import format_bytes as shown
+from hpcflow.platform.quantity_text import format_bytes
 from hpcflow.runtime.dynamic_types import Json
 
 
@@ -41,11 +41,11 @@ class HeldMemory:
         """Errors: MemoryError if `nbytes` more would exceed the limit."""
         if self.limit and self.total + nbytes > self.limit:
             parts = ", ".join(
-                f"{shown(n)} of {kind}" for kind, n in self.current.most_common() if n
+                f"{format_bytes(n)} of {kind}" for kind, n in self.current.most_common() if n
             )
             raise MemoryError(
-                f"{self.name} holds {parts or 'nothing'}; {shown(nbytes)} more of {label} are "
-                f"above its limit of {shown(self.limit)} (setting memory_limit)"
+                f"{self.name} holds {parts or 'nothing'}; {format_bytes(nbytes)} more of {label} "
+                f"are above its limit of {format_bytes(self.limit)} (setting memory_limit)"
             )
 
     def keep(self, label: str, owner: object, nbytes: int) -> None:

@@ -13,7 +13,8 @@ from hpcflow.graph.static_shape import Spec, shape_text
 from hpcflow.lowering.fusion import fused_node_label
 from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.program import Node, Partition
-from hpcflow.plan.listing.plan_text import format_bytes, format_table
+from hpcflow.plan.listing.plan_text import format_table
+from hpcflow.platform.quantity_text import format_bytes
 
 MAX_LISTED_TENSORS = 10
 HINT = (

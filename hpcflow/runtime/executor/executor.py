@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from hpcflow.comm.communicator import Communicator, Request
+from hpcflow.comm.communicator import Communicator, Request, has_ended
 from hpcflow.comm.polling_backoff import PATIENCE_POLLS, Backoff
 from hpcflow.errors import CommError, DeathError, HpcflowError
 from hpcflow.monitoring.wait_ledger import WaitLedger
@@ -163,7 +163,10 @@ class Executor(ProgressLock):
         if observer is not None:
             observer.segment_begin(instance, index)
         try:
-            instance.started = instance.started or not index
+            if not index:
+                instance.started = True
+                self.ready.extend((instance, follower) for follower in instance.early)
+                instance.early.clear()
             if instance.error is not None:
                 self.skip(instance, index)
                 return
@@ -334,8 +337,12 @@ class Executor(ProgressLock):
         if target is not None:
             for follower in instance.compiled.dependents.get(target, ()):
                 instance.pending[follower] -= 1
-                if not instance.pending[follower]:
+                if instance.pending[follower]:
+                    continue
+                if instance.started:
                     self.ready.append((instance, follower))
+                else:  # a prefetched step computes nothing here before it is run
+                    instance.early.append(follower)
         if not instance.unfinished:
             instance.on_done(instance)
             if self.waiters:
@@ -405,7 +412,7 @@ class Executor(ProgressLock):
                 i += 1
         if self.background_requests:
             self.background_requests[:] = [
-                request for request in self.background_requests if not _is_over(request)
+                request for request in self.background_requests if not has_ended(request)
             ]
         return self.control() or moved
 
@@ -630,14 +637,6 @@ class Executor(ProgressLock):
         self.run_locked(lambda: self.wait_for(Watched(), None, label), lambda: bool(box))
         if box[0] is not None:
             raise box[0]
-
-
-def _is_over(request: Request) -> bool:
-    """Whether a request needs no more tests; a DeathError is left to the code that waits."""
-    try:
-        return request.test()
-    except DeathError:
-        return True
 
 
 def _is_collective(wait: tuple[Request, StepInstance | None, WaitTarget]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import functools
 import os
 import sys
@@ -157,18 +156,3 @@ def serve() -> None:
         abort_on_error.on_error(
             context, sys.__excepthook__, type(error), error, error.__traceback__
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardingPosition:
-    """The position of a replica among the replicas, which sharding of data needs."""
-
-    replica: int
-    replicas: int
-    chief: bool
-
-
-def replica_position() -> ShardingPosition:
-    """This replica's number, the number of replicas, and whether this rank is the chief."""
-    context = current_context()
-    return ShardingPosition(context.replica, context.roles.replicas, context.is_chief)

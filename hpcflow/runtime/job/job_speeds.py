@@ -42,5 +42,8 @@ def _read(run_dir: str) -> MeasuredSpeeds:
     try:
         return read_speeds(Path(run_dir))
     except HpcflowError as error:
-        logger.warning("%s; placement=auto takes all ranks as equal", error.message)
+        logger.warning(
+            "%s; placement=auto takes all ranks as equal: correct the file, or delete it",
+            error.message,
+        )
         return MeasuredSpeeds()

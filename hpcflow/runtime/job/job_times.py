@@ -7,28 +7,23 @@ from collections.abc import Collection
 from typing import Any
 
 from hpcflow.comm.communicator import Communicator
-from hpcflow.errors import HpcflowError
-from hpcflow.kernels.machine_facts import machine_facts
+from hpcflow.kernels.machine_facts import own_profile
 from hpcflow.plan.cost.measured_rows import MeasuredRows
-from hpcflow.platform.cpu_threads import chosen_threads
-from hpcflow.platform.machine_profile import profile_file
-from hpcflow.platform.rank_logging import logger
-from hpcflow.platform.terminal_escaping import escape_line
 
 
 def job_times(
-    folder: str, world: Communicator | None, devices: Collection[str]
+    folder: str, world: Communicator | None, devices: Collection[str], threads: int
 ) -> MeasuredRows | None:
     """Return the rows of the profile of rank 0's machine; collective. None if it has no rows.
 
-    `folder` is the setting `cost_cache`, `devices` are those of a worker, the default first. Rank 0
-    reads the profile and broadcasts its rows, so that all replicas make one plan. A damaged profile
-    is a warning.
+    `folder` is the setting `cost_cache`, `devices` are those of a worker, the default first,
+    `threads` those of this rank. Rank 0 reads the profile and broadcasts its rows and threads, so
+    that all replicas make one plan. A damaged profile is a warning.
     """
     kinds = [name.partition(":")[0] for name in devices]
     text = None
     if world is None or world.rank == 0:
-        text = json.dumps([chosen_threads().threads, _rows(folder, kinds)])
+        text = json.dumps([threads, _rows(folder, kinds)])
     if world is not None and world.size > 1:
         text = world.broadcast_text(text)
     threads, rows = json.loads(text or "")
@@ -37,11 +32,5 @@ def job_times(
 
 def _rows(folder: str, kinds: Collection[str]) -> list[Any]:
     """Return the rows of operations on these kinds of devices, as JSON."""
-    file = profile_file(machine_facts(), folder)
-    try:
-        rows = file.read().operations if file is not None else ()
-    except HpcflowError as error:
-        told = f"{error.message}: placement=auto uses the times of the cost model"
-        logger.warning("%s", escape_line(told))
-        return []
-    return [row.as_data() for row in rows if row.key.device in kinds]
+    known = own_profile(folder, "placement=auto uses the times of the cost model")
+    return [row.as_data() for row in known.operations if row.key.device in kinds]

@@ -18,7 +18,6 @@ from hpcflow.comm.polling_backoff import wait_for_requests
 from hpcflow.errors import DeathError, HpcflowError, LonelyCollectiveError, RangeError
 from hpcflow.lowering.kernel_metadata import LoweredPartition
 from hpcflow.plan.distribution.sync_program_split import rule_attributes
-from hpcflow.plan.ir.program import Plan
 from hpcflow.platform import cpu_threads, rank_logging
 from hpcflow.platform.heap import keep_freed_memory
 from hpcflow.platform.rank_logging import logger
@@ -42,7 +41,7 @@ from hpcflow.runtime.job.service_registry import Reply
 from hpcflow.runtime.profile.variable_traffic_counters import VariableTrafficCounters
 from hpcflow.runtime.session.session_seed import SessionSeed
 from hpcflow.runtime.state.state_store import StateStore
-from hpcflow.runtime.step.plan_cache import PlanCache, PlanOutlook
+from hpcflow.runtime.step.plan_cache import PlanCache, PlanPreview
 from hpcflow.runtime.step.step_instance import CompiledPartition, StepObserver
 from hpcflow.settings import Settings
 
@@ -52,9 +51,7 @@ if TYPE_CHECKING:
     from hpcflow.runtime.profile.profiler import Profiler
 
 
-OnPlan = Callable[
-    [Plan, Callable[[], PlanOutlook]], None
-]  # of a plan and its entry in the plan cache
+OnPlan = Callable[[PlanPreview], None]
 
 
 class BackgroundWork(Protocol):
@@ -375,10 +372,13 @@ class RankContext(RankRole):
     def table(self) -> str:
         """The table of ranks, hosts, tasks, devices and cores; ranks that are alike share a line.
 
+        Devices have their numbers on the node.
+
         Collective over all ranks; logs their warnings about cores.
         """
         chosen = cpu_threads.chosen_threads()
-        thread_text = f"{', '.join(self.devices)}  threads {chosen.threads} ({chosen.reason}), "
+        devices = ", ".join(f"{d.partition(':')[0]}:{self.devices[d].index}" for d in self.devices)
+        thread_text = f"{devices}  threads {chosen.threads} ({chosen.reason}), "
         texts = [f"{thread_text}cores {chosen.cores}\n{chosen.warning or ''}"]
         if self.world is not None:
             texts = self.world.gather_text(texts[0]) or []

@@ -21,6 +21,7 @@ from hpcflow.kernels.kernel_registry import kernel_preferences
 from hpcflow.monitoring.failure_detector import set_next_advice
 from hpcflow.plan.distribution.task_assignment import TaskAssignment, assign_tasks
 from hpcflow.plan.ir.program import Cluster
+from hpcflow.platform import cpu_threads
 from hpcflow.ps import sync_rules
 from hpcflow.ps.sync_rule import SyncRule
 from hpcflow.runtime.device import device
@@ -72,7 +73,7 @@ class RankRole:
         self.stores: weakref.WeakSet[StateStore] = weakref.WeakSet()
         self.store = self.new_store()  # state that this rank hosts for the steps of others
         self.devices = self._make_devices()
-        self.cluster: Cluster = self._make_cluster()
+        self.cluster: Cluster = self._make_cluster(simulated_ranks)
         self.apply_sync_setting()
         # none without a GPU: kernels of the CPU are synchronous
         is_busy = self._computes if len(self.devices) > 1 else None
@@ -93,16 +94,26 @@ class RankRole:
         self.observers: list[StepObserver] = []  # of the set-up of all partitions
         self.before_abort: list[Callable[[], object]] = []  # called before it aborts the job
 
-    def _make_cluster(self) -> Cluster:
+    def _make_cluster(self, simulated_ranks: int) -> Cluster:
         """The ranks that plans are made for, with what files tell of them; collective."""
         settings, cluster = self.settings, self.roles.cluster(list(self.devices))
         if cluster.servers:
             measured = measured_traffic(settings, self.world)
             cluster = dataclasses.replace(cluster, measured=measured)
+        elif settings.placement and not settings.automatic:
+            raise HpcflowError(
+                f"setting placement={settings.placement!r} is a file by which servers get "
+                "variables, and the job has no servers",
+                hint="write placement=auto, start servers (--ps 1), or leave placement out",
+            )
         if settings.automatic:
             from hpcflow.runtime.job.job_times import job_times
 
-            times = job_times(settings.cost_cache, self.world, cluster.devices)
+            if simulated_ranks:
+                threads = cpu_threads.planned_threads(simulated_ranks, settings.threads)
+            else:
+                threads = cpu_threads.chosen_threads().threads
+            times = job_times(settings.cost_cache, self.world, cluster.devices, threads)
             cluster = dataclasses.replace(cluster, times=times)
         if settings.topology:
             from hpcflow.runtime.job.job_topology import job_topology
@@ -118,12 +129,18 @@ class RankRole:
         return cluster
 
     def _make_devices(self) -> dict[str, device.Device]:
-        """The devices of this rank by name, with the settings of kernels and memory."""
+        """The devices of this rank by name, with the settings of kernels and memory.
+
+        Each rank names its GPU gpu:0, whatever its number on the node: plans name the devices of
+        all workers alike.
+        """
         settings = self.settings
         names = device.device_names(self.is_server, self._index_on_node())
         preferences = kernel_preferences(settings.kernels, settings.exact, settings.allow_tf32)
         limit = as_bytes(settings.memory_limit)
-        return {name: device.make_device(name, preferences, limit) for name in names}
+        kinds = [name.partition(":")[0] for name in names]
+        made = [device.make_device(name, preferences, limit) for name in names]
+        return {f"{kind}:0": each for kind, each in zip(kinds, made, strict=True)}
 
     def observe(self, observer: StepObserver) -> None:
         """Report the set-up of partitions that are compiled from now on."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import weakref
 
-from hpcflow.launch.time_limit import seconds_left, short_duration
+from hpcflow.launch.time_limit import seconds_left
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.rank_logging import logger
 from hpcflow.runtime.job.rank_context import RankContext
 
@@ -24,4 +25,4 @@ def warn_unsaved_training(context: RankContext, reason: str) -> None:
     _warned_contexts.add(context)
     remaining = seconds_left(context.settings)
     if remaining < math.inf:
-        logger.warning("this job ends in %s, and %s", short_duration(remaining), reason)
+        logger.warning("this job ends in %s, and %s", format_seconds(remaining), reason)

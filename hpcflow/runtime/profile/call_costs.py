@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from hpcflow.plan.cost.op_flops_and_bytes import cost_input_specs
 from hpcflow.plan.cost.operation_features import operation_features
 from hpcflow.plan.cost.profile_costs import profiled_operations
-from hpcflow.platform import machine_profile
 from hpcflow.platform.machine_profile import MachineProfile
 from hpcflow.platform.measured_costs import SampleSummary
 from hpcflow.platform.rank_logging import logger
@@ -56,14 +55,14 @@ def keep(profile: Json, folder: str) -> str:
     `folder` is the setting `cost_cache`. Return a line about it; "" if nothing was added. If the
     file cannot be written, a warning tells it.
     """
-    from hpcflow.kernels.machine_facts import machine_facts
+    from hpcflow.kernels.machine_facts import own_profile_file
 
     try:
         rows = tuple(operation.cost for operation in profiled_operations(profile, time.time()))
     except ValueError as error:
         logger.warning("measured costs are not kept: %s", error)
         return ""
-    file = machine_profile.profile_file(machine_facts(), folder) if rows else None
+    file = own_profile_file(folder) if rows else None
     if file is None or not file.add(MachineProfile(operations=rows)):
         return ""
     return f"measured costs of {len(rows)} operations are in {file.path}"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hpcflow.kernels.roofline_peaks import RooflinePeaks
 from hpcflow.plan.listing.plan_text import format_table
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.runtime.dynamic_types import Json
 
 MAX_ROWS = 15
@@ -27,12 +28,12 @@ def profile_text(first: Json) -> str:
     each = first["wall_seconds"] / first["steps"]
     head = (
         f"profile of {_rank_label(first)}: {first['steps']} steps of {first['plan']}, "
-        f"{_milliseconds(each)} each"
+        f"{format_seconds(each)} each"
     )
     if not first["complete"]:
         head += "\n  there were more events than are kept: the last steps are not in it"
     parts = [head, *(f"  peak of {name}: {_peak(peak)}" for name, peak in first["peaks"].items())]
-    least = f"{_milliseconds(first['least_seconds'] / first['steps'])} a step"
+    least = f"{format_seconds(first['least_seconds'] / first['steps'])} a step"
     share = _percent(first["least_seconds"] / first["wall_seconds"])
     parts.append(f"  with these all operations would take {least}, {share} of the time")
     parts += ["", _kind_table(first), "", _type_table(first), "", _op_table(first)]
@@ -51,10 +52,6 @@ def _peak(facts: Json) -> str:
     return RooflinePeaks(**facts).text()
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"
-
-
 def _percent(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.1f} %"
 
@@ -66,16 +63,16 @@ def _number(value: float | None) -> str:
 def _kind_table(profile: Json) -> str:
     wall, steps = profile["wall_seconds"], profile["steps"]
     rows = [
-        (KIND_TEXTS[name], f"{1e3 * took / steps:.4g}", _percent(took / wall))
+        (KIND_TEXTS[name], format_seconds(took / steps), _percent(took / wall))
         for name, took in profile["seconds"].items()
         if took > 0
     ]
-    return format_table(("where the time goes", "ms a step", "share"), rows)
+    return format_table(("where the time goes", "a step", "share"), rows)
 
 
 def _type_table(profile: Json) -> str:
     rows = [(f"{row['type']} ({row['ops']})", *_columns(row, profile)) for row in profile["types"]]
-    header = ("type (ops)", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak")
+    header = ("type (ops)", "calls", "a step", "share", "GFLOP/s", "GB/s", "of peak")
     return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
 
@@ -85,7 +82,7 @@ def _op_table(profile: Json) -> str:
         (row["name"], row["title"], *_columns(row, profile), row["provider"], row["line"])
         for row in listed
     ]
-    header = ("operation", "type", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of peak",
+    header = ("operation", "type", "calls", "a step", "share", "GFLOP/s", "GB/s", "of peak",
               "by", "line")  # fmt: skip
     return format_table(header, rows[:MAX_ROWS]) + _remaining_rows(rows)
 
@@ -106,15 +103,15 @@ def _excess_table(profile: Json) -> str:
         )
         for excess, row in above[:MOST_ABOVE_BOUND]
     ]
-    header = ("most above its bound", "type", "ms a step", "bound", "above", "by",
+    header = ("most above its bound", "type", "a step", "bound", "above", "by",
               "refused by")  # fmt: skip
     return format_table(header, rows) if rows else ""
 
 
 def _columns(row: Json, profile: Json) -> tuple[str, ...]:
-    calls, spent = row["calls"] / profile["steps"], 1e3 * row["seconds"] / profile["steps"]
+    calls, spent = row["calls"] / profile["steps"], row["seconds"] / profile["steps"]
     rates = (_number(row["gflops"]), _number(row["gbs"]), _percent(row["peak_share"]))
-    return (f"{calls:.4g}", f"{spent:.4g}", _percent(row["share"]), *rates)
+    return (f"{calls:,.4g}", format_seconds(spent), _percent(row["share"]), *rates)
 
 
 def _wait_table(profile: Json) -> str:
@@ -123,11 +120,11 @@ def _wait_table(profile: Json) -> str:
         for row in profile["waits"]
         if row["seconds"] > 0
     ]
-    return format_table(("waited for", "times", "ms a step"), rows[:MAX_ROWS]) if rows else ""
+    return format_table(("waited for", "times", "a step"), rows[:MAX_ROWS]) if rows else ""
 
 
 def _step(seconds: float, profile: Json) -> str:
-    return f"{1e3 * seconds / profile['steps']:.4g}"
+    return format_seconds(seconds / profile["steps"])
 
 
 def ranks_table(ranks: Sequence[Json]) -> str:
@@ -140,7 +137,7 @@ def ranks_table(ranks: Sequence[Json]) -> str:
         kinds = (by["kernels"], by["messages"], python, waiting, by["outside"])
         spent = [_step(each, profile) for each in (profile["wall_seconds"], *kinds)]
         rows.append((_rank_label(profile), str(profile["steps"]), *spent))
-    header = ("ms a step", "steps", "in all", "operations", "messages", "Python", "waiting",
+    header = ("times of a step", "steps", "in all", "operations", "messages", "Python", "waiting",
               "outside")  # fmt: skip
     return format_table(header, rows)
 

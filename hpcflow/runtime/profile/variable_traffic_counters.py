@@ -180,7 +180,7 @@ def measured_traffic(settings: Settings, world: Communicator | None) -> Measured
 def _read_rows(path: str) -> str:
     """Rows of a result.json as JSON; instead a JSON string with the error, if there is one."""
     try:
-        report = read_json_object(Path(path))
+        report = read_json_object(Path(path), unique=True)
         if report is None:
             return json.dumps("there is no such file")
         variables = report["traffic"]["variables"]

@@ -7,16 +7,16 @@ import functools
 import gc
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from hpcflow.errors import FeedError, FetchError, GraphError, HpcflowError, RangeError
+from hpcflow.errors import ArgumentError, FeedError, FetchError, HpcflowError, RangeError
 from hpcflow.graph import default_session
 from hpcflow.graph.graph import Graph, Operation, Tensor, get_default_graph
 from hpcflow.graph.side_effects import updates_from_variables
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.cost.server_traffic import plan_trains
+from hpcflow.plan.ir.node_effects import plan_trains
 from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.pass_list import make_plan
 from hpcflow.platform.lazy_imports import LazyMethod
@@ -40,13 +40,15 @@ from hpcflow.runtime.step.feed_and_fetch import (
     flatten_fetches,
     has_composites,
 )
-from hpcflow.runtime.step.partial_run import PartialRun
-from hpcflow.runtime.step.plan_cache import PlanOutlook
+from hpcflow.runtime.step.plan_cache import PlanPreview
 from hpcflow.runtime.step.plan_preparation import evaluate_node, log_server_traffic
 from hpcflow.runtime.step.planned_step import ExecutableStep, PlannedStep, Runner, fetch_label
 from hpcflow.runtime.step.shape_specialization import GraphGrowth, ShapeSpecializations
 from hpcflow.runtime.step.step_channels import CollectiveBuffers
 from hpcflow.runtime.step.step_deadline import StepDeadline
+
+if TYPE_CHECKING:
+    from hpcflow.runtime.step.partial_run import PartialRun
 
 S = TypeVar("S", bound="Session")
 _NO_FEEDS: Fed = {}
@@ -98,7 +100,7 @@ class Session:
         if isinstance(target, Graph):
             target, graph = None, target
         if not (graph is None or isinstance(graph, Graph)):
-            raise GraphError(f"{graph!r} is not a graph", hint="give an hf.Graph")
+            raise ArgumentError(f"{graph!r} is not a graph", hint="give an hf.Graph")
         self.graph = graph or get_default_graph()
         self.context = context or target_context(target)
         self._config = session_options.check_config(config, self.context)
@@ -213,6 +215,8 @@ class Session:
         self, fetches: Fetches, feeds: Sequence[FeedValue] | None = None
     ) -> PartialRun:
         """A step for `partial_run` with all its fetches and feeds, which may be fed in portions."""
+        from hpcflow.runtime.step.partial_run import PartialRun
+
         fetched: list[Tensor | Operation] = []
         flatten_fetches(self.graph, fetches, fetched)
         return PartialRun(fetched, [self._fed(key) for key in feeds or ()])
@@ -471,8 +475,8 @@ class Session:
         fetches: Sequence[Tensor | Operation],
         specs: dict[Tensor, Spec],
         completed_ops: frozenset[Operation],
-    ) -> tuple[Plan, Callable[[], PlanOutlook]]:
-        """A plan that does not run, and a function that looks it up in the plan cache."""
+    ) -> PlanPreview:
+        """A plan that does not run."""
         folds = functools.partial(evaluate_node, self.context)
         with self._with_rank_in_errors():
             return self.context.plans.preview(
@@ -497,9 +501,8 @@ class Session:
     ) -> ExecutableStep:
         context, wanted = self.context, specializations.fetches
         if context.on_plan is not None:
-            return PlannedStep(
-                context, *self._look_up_plan(wanted, specs, specializations.completed_ops)
-            )
+            preview = self._look_up_plan(wanted, specs, specializations.completed_ops)
+            return PlannedStep(context, preview)
         before = context.plans.costs
         with self._with_rank_in_errors():
             folds, cluster = functools.partial(evaluate_node, context), self._cluster
@@ -521,7 +524,9 @@ class Session:
             own_code, self.store, fetch_label(wanted), trains=plan_trains(plan), observers=observers
         )
         if compiled.trains:
-            context.plans.announce(plan, context.plans.costs.difference(before), self.graph)
+            context.plans.announce(
+                plan, own_code, context.plans.costs.difference(before), self.graph
+            )
             if updates_from_variables(wanted):
                 unsaved_training_warning.warn_unsaved_training(context, self._unsaved_reason())
         arenas = self._arena, self._lanes

@@ -14,6 +14,7 @@ import numpy as np
 from hpcflow.errors import CancelledError, CommError, DeadlineExceededError, HpcflowError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.plan.distribution.sync_program_split import rule_attributes
+from hpcflow.plan.ir.node_effects import updates_other_tasks, updates_servers
 from hpcflow.plan.ir.program import Plan
 from hpcflow.runtime.device.shared_arena import ArenaLeases, SharedArena
 from hpcflow.runtime.dynamic_types import Json, Value
@@ -67,8 +68,8 @@ class DistributedStep(ExecutableStep):
         self.ordinal = 0
         # instance of a prefetched step, begun on the peers only
         self.prefetched: StepInstance | None = None
-        self.updates = plan.updates_servers
-        self.prefetches = self.updates and _may_prefetch(context, plan)
+        self.updates = updates_other_tasks(plan)
+        self.prefetches = updates_servers(plan) and _may_prefetch(context, plan)
         self.broken: BaseException | None = None
         self.closed = ""  # why no step can begin
         self.patient = any(n.row.patient for p in plan.parts.values() for n in p.nodes.values())
@@ -454,11 +455,15 @@ def _may_prefetch(context: RankContext, plan: Plan) -> bool:
     """Whether the values that the next step reads can be pulled after this step.
 
     Not if late gradients are dropped: the values could be stale by then. Not with
-    collectives, which start in the order of steps.
+    collectives, which start in the order of steps. Not if a discarded step would change anything.
     """
     sync = context.cluster.sync
     needs_current_values = (sync.joins and not sync.in_step) or plan.collectives
-    return context.settings.prefetch and context.cluster.mode == "ps" and not needs_current_values
+    if not context.settings.prefetch or context.cluster.mode != "ps" or needs_current_values:
+        return False
+    from hpcflow.plan.verification.early_effects import may_be_discarded
+
+    return may_be_discarded(plan)
 
 
 def make_step(

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import chain
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from hpcflow.plan.distribution.variable_placement import place_variables
 from hpcflow.plan.frontend.constant_folding import Evaluate
 from hpcflow.plan.ir.control_flow_nodes import nested_nodes
 from hpcflow.plan.ir.program import Cluster, Partition, Plan, Program
-from hpcflow.plan.listing.pass_listing import PassRecord
 from hpcflow.plan.pass_list import plan_program, pruned
 from hpcflow.plan.pass_row import Watch
 from hpcflow.plan.serialization import plan_cache_format
@@ -44,10 +43,16 @@ from hpcflow.plan.serialization.plan_cache_key import (
 from hpcflow.plan.verification import suspicious_graph_warnings
 from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.platform import artifact_cache, cpu_threads
+from hpcflow.platform.quantity_text import format_seconds
 from hpcflow.platform.rank_logging import logger, say_once
 from hpcflow.runtime.device import device
 from hpcflow.runtime.job.rank_role import RankRole
 from hpcflow.runtime.step.lowered_partition import lower_partition
+from hpcflow.settings import Settings
+
+if TYPE_CHECKING:
+    from hpcflow.plan.listing.pass_listing import PassRecord
+    from hpcflow.platform.measured_step_costs import StepFeatures
 
 PlanT = TypeVar("PlanT")
 
@@ -70,11 +75,11 @@ class PlanningCosts:
 
     def __str__(self) -> str:
         how = "loaded" if self.plans_loaded else "made"
-        text = f"the plan was {how} in {1e3 * self.plan_seconds:.0f} ms"
+        text = f"the plan was {how} in {format_seconds(self.plan_seconds)}"
         counts = {"compiled": self.kernels_compiled, "loaded": self.kernels_loaded}
         kernels = " and ".join(f"{n} {origin}" for origin, n in counts.items() if n)
         if kernels:
-            text += f", its kernels ({kernels}) in {1e3 * self.kernel_seconds:.0f} ms"
+            text += f", its kernels ({kernels}) in {format_seconds(self.kernel_seconds)}"
         return text
 
 
@@ -90,12 +95,28 @@ class PlanOutlook:
     passes: Callable[[], PassRecord]  # makes the plan and the code of all tasks again, recorded
 
 
+class PlanPreview(NamedTuple):
+    """A plan that does not run, and how it was made.
+
+    `outlook()` looks it up in the cache. `replanned(settings)` is the plan of the same step, with
+    the same graph, feeds and cluster, by other settings. `version` is that of `graph` when the plan
+    was made.
+    """
+
+    plan: Plan
+    outlook: Callable[[], PlanOutlook]
+    replanned: Callable[[Settings], Plan]
+    graph: Graph
+    version: int
+
+
 class PlanCache:
     """The source of the plans of a rank: computation or the cache."""
 
     def __init__(self, context: RankRole) -> None:
         self.context = context
-        self.on_training_plan: Callable[[Plan], None] | None = None  # of the chief, once
+        # of the chief, once
+        self.on_training_plan: Callable[[Plan, Callable[[], StepFeatures]], None] | None = None
         self._computed, self._loaded, self._seconds = 0, 0, 0.0
         self._is_logged = False
         self.digest = ""  # of the first training plan, on a chief with a run directory
@@ -112,17 +133,22 @@ class PlanCache:
         kernels = kernel_cache.compiled, kernel_cache.loaded, kernel_cache.seconds
         return PlanningCosts(self._computed, self._loaded, self._seconds, *kernels)
 
-    def announce(self, plan: Plan, costs: PlanningCosts, graph: Graph) -> None:
+    def announce(
+        self, plan: Plan, code: LoweredPartition, costs: PlanningCosts, graph: Graph
+    ) -> None:
         """Log once in a job the cost of the first training plan, and warn of its losses.
 
-        `on_training_plan` is called with the plan.
+        `on_training_plan` is called with the plan, and a function that returns its `StepFeatures`.
         """
         self.task_seconds.append(plan.task_seconds)
         if not self.context.is_chief or self._is_logged:
             return
         self._is_logged = True
         if self.on_training_plan is not None:
-            self.on_training_plan(plan)
+            # only a rank that writes a page needs it
+            from hpcflow.plan.cost.step_features import step_features
+
+            self.on_training_plan(plan, lambda: step_features(plan, code))
         if self.context.settings.run_dir:
             self.digest = plan_digest(plan)
         logger.info("first training step: %s", costs)
@@ -164,13 +190,15 @@ class PlanCache:
                 plan, parts=plan.parts | {plan.driver: own_code.part}
             ), own_code
 
-        return self._load_or_make(
+        found = self._load_or_make(
             self._name(program, graph, cluster),
             make,
             lambda made: plan_cache_format.encode_plan(*made),
             lambda data: plan_cache_format.decode_plan(data, cluster),
             start,
         )
+        graph.root.note_planned()
+        return found
 
     def preview(
         self,
@@ -180,8 +208,8 @@ class PlanCache:
         completed_ops: Container[Operation],
         evaluate: Evaluate,
         cluster: Cluster,
-    ) -> tuple[Plan, Callable[[], PlanOutlook]]:
-        """The plan that `find` would return, computed anew and not verified, and its outlook."""
+    ) -> PlanPreview:
+        """The plan that `find` would return, computed anew and not verified."""
         start = time.perf_counter()
         program = pruned(graph, fetches, specs, completed_ops)
         plan = self._plan(program, graph, evaluate, cluster)
@@ -205,18 +233,23 @@ class PlanCache:
             return PlanOutlook(spent, place, keeps, cached_file, count, recorded)
 
         def recorded() -> PassRecord:
+            from hpcflow.plan.listing.pass_listing import PassRecord  # ranks record no passes
+
             record = PassRecord()
             program = pruned(graph, fetches, specs, completed_ops, record)
-            plan = self._plan(program, graph, evaluate, cluster, record)
-            parts = [("", part) for part in plan.parts.values()]
-            if plan.round is not None:
-                parts += [("update, ", part) for part in plan.round.parts.values()]
+            plan = self._plan(program, graph, evaluate, cluster, watch=record)
             environment = self.context.devices, self.context.settings
-            for begin, part in parts:
-                lower_partition(part, *environment, watch=record, subject=f"{begin}{part.task}")
+            for begin, those in (("", plan), ("update, ", plan.round)):
+                for part in those.parts.values() if those is not None else ():
+                    subject = f"{begin}{part.task}"
+                    lower_partition(part, *environment, watch=record, subject=subject)
             return record
 
-        return plan, outlook
+        def replanned(settings: Settings) -> Plan:
+            program = pruned(graph, fetches, specs, completed_ops)
+            return self._plan(program, graph, evaluate, cluster, settings)
+
+        return PlanPreview(plan, outlook, replanned, graph, graph.version)
 
     def _plan(
         self,
@@ -224,10 +257,11 @@ class PlanCache:
         graph: Graph,
         evaluate: Evaluate,
         cluster: Cluster,
+        settings: Settings | None = None,
         watch: Watch | None = None,
     ) -> Plan:
         context = self.context
-        arguments = cluster, context.settings, context.replica, evaluate, watch
+        arguments = cluster, settings or context.settings, context.replica, evaluate, watch
         return plan_program(program, graph, *arguments)
 
     def code(self, part: Partition, data: bytes) -> LoweredPartition:

@@ -9,7 +9,6 @@ import numpy as np
 from hpcflow.errors import MALFORMED, HpcflowError, KernelError, OutOfMemoryError
 from hpcflow.graph.graph import Graph
 from hpcflow.graph.static_shape import Spec, require_known
-from hpcflow.plan.cost.server_traffic import server_traffic_text
 from hpcflow.plan.distribution.variable_placement import place_variables, server_bytes
 from hpcflow.plan.ir.program import Node, Plan
 from hpcflow.platform.rank_logging import logger
@@ -21,6 +20,9 @@ def log_server_traffic(context: RankContext, graph: Graph, plan: Plan) -> None:
     """Log the servers' state and traffic once, before the first training step."""
     if not context.counts.is_first_telling():
         return
+    # only a job with servers needs it
+    from hpcflow.plan.listing.server_traffic_text import server_traffic_text
+
     placements = place_variables(graph, context.cluster, context.settings)
     server_bytes_held = server_bytes(graph, placements, context.cluster.servers)
     by = "placed by prediction"
@@ -28,7 +30,9 @@ def log_server_traffic(context: RankContext, graph: Graph, plan: Plan) -> None:
         by = f"placed as measured in {context.settings.placement}"
         measured = {name for name, _, _ in context.cluster.measured}
         missing = [
-            name for name, home in placements.items() if home.owner == name and name not in measured
+            name
+            for name, placement in placements.items()
+            if placement.owner == name and name not in measured
         ]
         if missing:
             by += f" (by prediction, not being there: {', '.join(missing)})"

@@ -10,7 +10,7 @@ import numpy as np
 from hpcflow.errors import FetchError
 from hpcflow.graph.graph import Operation, Tensor
 from hpcflow.graph.static_shape import Spec
-from hpcflow.plan.ir.program import Plan
+from hpcflow.plan.ir.node_effects import plan_trains
 from hpcflow.runtime.device.shared_arena import SharedArena
 from hpcflow.runtime.dynamic_types import Feeds, FeedValue, Fetches, KernelFunction, Rebuild, Value
 from hpcflow.runtime.executor.progress_lock import SHELL
@@ -19,7 +19,7 @@ from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.profile.step_stats import StepTrace
 from hpcflow.runtime.session.config_proto import RunMetadata
 from hpcflow.runtime.step.feed_and_fetch import feed_array
-from hpcflow.runtime.step.plan_cache import PlanOutlook
+from hpcflow.runtime.step.plan_cache import PlanPreview
 from hpcflow.runtime.step.step_channels import PartitionPeers
 from hpcflow.runtime.step.step_deadline import NOT_BEGUN, DeadlineChecks, StepDeadline
 from hpcflow.runtime.step.step_instance import Allocator, CompiledPartition, StepInstance
@@ -336,10 +336,8 @@ def runner(feeds):
 class PlannedStep(ExecutableStep):
     """A step of which only the plan is computed (`hpcflow plan`)."""
 
-    def __init__(
-        self, context: RankContext, plan: Plan, outlook: Callable[[], PlanOutlook]
-    ) -> None:
-        self.context, self.plan, self.outlook = context, plan, outlook
+    def __init__(self, context: RankContext, preview: PlanPreview) -> None:
+        self.context, self.preview = context, preview
 
     def run(self, *arrays: np.ndarray) -> list[Value]:
         """Report the plan; zeros in place of the fetched values.
@@ -347,13 +345,11 @@ class PlannedStep(ExecutableStep):
         Errors: Planned once a plan has updated state.
         """
         assert self.context.on_plan is not None
-        self.context.on_plan(self.plan, self.outlook)
-        plans = [self.plan, *([self.plan.round] if self.plan.round else [])]
-        parts = [part for plan in plans for part in plan.parts.values()]
-        nodes = [n for part in parts for n in part.nodes.values()]
-        if any(n.row.writes and not n.attrs.get("initial") for n in nodes):
+        plan = self.preview.plan
+        self.context.on_plan(self.preview)
+        if plan_trains(plan):
             raise PlanningFinished
-        part = self.plan.parts[self.plan.driver]
+        part = plan.parts[plan.driver]
         specs = [part.spec(ref) for ref in part.fetches]
         return [np.zeros([d or 0 for d in spec.shape or ()], spec.dtype) for spec in specs]
 

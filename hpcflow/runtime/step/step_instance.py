@@ -391,6 +391,7 @@ class StepInstance:
         self.sent_flags = bytearray(len(self.code.sends_info))  # sends that it has started
         self.error: BaseException | None = None  # the error by which the step fails
         self.started = False  # its first segment has run, or was skipped
+        self.early: list[int] = []  # segments that became ready before that
         self.is_broken = False  # it failed in a way that no other step can follow
         self.has_voted = False  # `vote` was called
         self.patient = patient
@@ -472,6 +473,7 @@ class StepInstance:
         """Reset the progress for a new step."""
         self.step, self.error, self.is_broken, self.started = step, None, False, False
         self.has_voted = False
+        self.early.clear()
         if self.begun_waits:
             self.begun_waits.clear()
             self.waiting.clear()

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import GraphError
-from hpcflow.graph.dtypes import float32, int64
-from hpcflow.graph.graph import Operation, Tensor, get_default_graph, user_line
-from hpcflow.ops.array.array_ops import constant
+from hpcflow.graph.dtypes import float32
+from hpcflow.graph.graph import (
+    Operation,
+    Tensor,
+    convert_to_tensor,
+    get_default_graph,
+    user_line,
+)
+from hpcflow.ops.array.array_ops import identity
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.math.arithmetic_ops import add, cast, equal, multiply, where
 from hpcflow.ops.variables.indexed_slices import IndexedSlices
@@ -57,11 +65,9 @@ class AccumulatingOptimizer(Optimizer):
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         with get_default_graph().name_scope(name or self.name):
             if self._count is None:
-                zero = constant(0, int64)
-                self._count = Variable(zero, trainable=False, name="micro_batches")
-            count = add(self._count.value(), 1)
-            due = equal(count, self._steps)
-            means, assigns = [], [update("Assign", [self._count], [where(due, 0, count)])]
+                self._count = Variable(np.int64(0), trainable=False, name="micro_batches")
+            due, counted = self._counted(_values(pairs[-1][0]))  # it is ready first
+            means, assigns = [], [counted]
             for g, v in pairs:
                 with v.here.colocate_with(v.op):
                     mean, keep = self._added(g, v, due)
@@ -74,17 +80,36 @@ class AccumulatingOptimizer(Optimizer):
                     ops.append(update("AssignAdd", [global_step], [cast(due, global_step.dtype)]))
             return group(*ops)
 
+    def _counted(self, gradient: Tensor) -> tuple[Tensor, Operation]:
+        """Whether this run is due for an update, and the operation that stores the count of runs.
+
+        It follows a gradient: servers then count once for all workers whose gradients they join.
+        It waits for it where the count is, so that no other count comes between read and write.
+        """
+        assert self._count is not None
+        with get_default_graph().colocate_with(self._count.op):
+            with get_default_graph().control_dependencies([gradient]):
+                count = add(self._count.read_value(), 1)
+            due = equal(count, self._steps)
+            return due, update("Assign", [self._count], [where(due, 0, count)])
+
     def _added(self, g: Any, v: Variable, due: Tensor) -> tuple[Tensor, Operation]:
         """The mean of the gradients so far, and the operation that stores their sum."""
         dtype = float32 if v.dtype.itemsize == 2 else v.dtype
         slot = self._slot(v, "sum", "gradient_sum", dtype=dtype)
+        # Wait for inputs from other devices, so that no other update comes between the reads and
+        # the writes.
+        due = identity(due)
         if isinstance(g, IndexedSlices):  # only the rows are sent
             rows = sum_equal_rows(g, optional=True)
-            added = slot.scatter_add(rows.with_values(cast(rows.values, dtype)))
+            with v.here.control_dependencies([due]):
+                added = slot.scatter_add(rows.with_values(cast(rows.values, dtype)))
             with v.here.control_dependencies([added]):
                 total = slot.read_value()
         else:
-            total = add(slot.value(), cast(g, dtype))
+            g = identity(g)
+            with v.here.control_dependencies([due, g]):
+                total = add(slot.read_value(), cast(g, dtype))
         mean = cast(multiply(total, 1 / self._steps), v.dtype)
         return mean, update("Assign", [slot], [where(due, 0, total)])
 
@@ -100,3 +125,7 @@ class AccumulatingOptimizer(Optimizer):
         """The slots of both, and the count of micro-batches."""
         counters = [] if self._count is None else [self._count]
         return [*counters, *super().variables(), *self._optimizer.variables()]
+
+
+def _values(gradient: Any) -> Tensor:
+    return convert_to_tensor(gradient.values if isinstance(gradient, IndexedSlices) else gradient)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from hpcflow.errors import GraphError
-from hpcflow.graph.dtypes import float32, int64
+from hpcflow.graph.dtypes import int64
 from hpcflow.graph.graph import Operation, Tensor, convert_to_tensor, get_default_graph
-from hpcflow.ops.array.array_ops import constant
+from hpcflow.ops.array.array_ops import constant, identity
 from hpcflow.ops.array.concat_split_ops import stack
 from hpcflow.ops.control_flow.control_dependencies import group
 from hpcflow.ops.math.arithmetic_ops import cast, equal, maximum, where
@@ -48,24 +50,31 @@ class DynamicLossScale:
 
     def _variables(self) -> tuple[Variable, Variable]:
         if self._scale is None or self._good is None:
-            initial = constant(self._initial, float32)
-            self._scale = Variable(initial, trainable=False, name="loss_scale")
-            self._good = Variable(constant(0, int64), trainable=False, name="good_steps")
+            self._scale = Variable(np.float32(self._initial), trainable=False, name="loss_scale")
+            with get_default_graph().colocate_with(self._scale.op):
+                self._good = Variable(np.int64(0), trainable=False, name="good_steps")
         return self._scale, self._good
 
     def update(self, finite: Tensor) -> Operation:
         """The operation that updates the scale after a step; `finite` if all its gradients were."""
         scale, good = self._variables()
-        now, count = scale.value(), good.value() + 1
-        full = equal(count, self._period)
-        grown = where(full, now * self._multiplier, now)
-        grown = where(is_finite(grown), grown, now)
-        shrunk = maximum(now / self._multiplier, 1)
-        none = constant(0, int64)
-        return group(
-            update("Assign", [scale], [where(finite, grown, shrunk)]),
-            update("Assign", [good], [where(finite, where(full, none, count), none)]),
-        )
+        graph = get_default_graph()
+        with graph.colocate_with(scale.op):
+            # Wait for an input from another device, so that no other update comes between the reads
+            # and the writes.
+            finite = identity(finite)
+            with graph.control_dependencies([finite]):
+                now, count = scale.read_value(), good.read_value() + 1
+            full = equal(count, self._period)
+            grown = where(full, now * self._multiplier, now)
+            grown = where(is_finite(grown), grown, now)
+            shrunk = maximum(now / self._multiplier, 1)
+            none = constant(0, int64)
+            updates = [
+                update("Assign", [scale], [where(finite, grown, shrunk)]),
+                update("Assign", [good], [where(finite, where(full, none, count), none)]),
+            ]
+        return group(*updates)
 
 
 class LossScaleOptimizer(Optimizer):
