@@ -19,46 +19,46 @@ from tests.comm.threads import on_all
 from tests.runtime.ranks import run_ranks
 
 
-def test_a_long_wait_costs_little():
-    """Each way to wait at most 5 % of the CPU over 1.5 s, in the best of three tries: what else
-    runs here makes it dearer."""
-    ways = [
-        (crowded, wake)
-        for crowded in (False, True)
-        for wake in (None, threading.Event, threading.Condition)
-    ]
-    costs = {way: 1.0 for way in ways}
+class FakeTime:
+    """A clock in place of `time` and of system calls that yield: each poll takes a microsecond."""
 
-    def wait(way):
-        crowded, wake = way
-        backoff = Backoff(crowded, wake and wake())
-        start, cpu = time.perf_counter(), time.thread_time()
-        while time.perf_counter() - start < 1.5:
-            backoff.wait()
-        costs[way] = min(costs[way], (time.thread_time() - cpu) / 1.5)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.asleep = 0.0, 0.0
+        monkeypatch.setattr(polling_backoff, "time", self)
+        monkeypatch.setattr(polling_backoff.os, "sched_yield", lambda: None)
 
+    def perf_counter(self) -> float:
+        self.now += 1e-6
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.asleep += seconds
+
+
+@pytest.mark.parametrize("make", [None, threading.Event, threading.Condition])
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_a_long_wait_sleeps(is_crowded, make, monkeypatch):
+    """At least 95 % of 1.5 s."""
+    clock, wake = FakeTime(monkeypatch), make and make()
+    if wake is not None:
+        wake.wait = clock.sleep
+    backoff = Backoff(is_crowded, wake)
+    while clock.now < 1.5:
+        backoff.wait()
+    assert clock.asleep > 0.95 * clock.now
+
+
+def test_a_short_wait_does_not_sleep(monkeypatch):
+    """With a core of its own a rank spins for 25 ms, again after each progress."""
+    clock = FakeTime(monkeypatch)
+    backoff = Backoff()
     for _ in range(3):
-        dear = [way for way in ways if costs[way] > 0.05]
-        threads = [threading.Thread(target=wait, args=(way,)) for way in dear]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert max(costs.values()) <= 0.05, costs
-
-
-def test_a_short_wait_adds_little():
-    """On a core of its own a wait of the spinning phase takes microseconds."""
-    backoff, tries = Backoff(), []
-    for _ in range(20):
         backoff.reset()
-        times = []
-        for _ in range(200):
-            start = time.perf_counter()
+        begun = clock.now
+        while clock.now - begun < 0.024:
             backoff.wait()
-            times.append(time.perf_counter() - start)
-        tries.append(sorted(times)[180])
-    assert min(tries) < 20e-6, "in the best of many tries: others have the core in between"
+    assert clock.asleep == 0.0
 
 
 def test_sleeps_grow_to_a_millisecond_and_reset():

@@ -23,9 +23,7 @@ def test_flows_end_with_no_message_left_and_all_ranks_know_the_rates():
     def body(comm):
         found[comm.rank] = [run_flows(comm, flows, 8192, 0.2) for _ in range(2)]
 
-    begun = time.monotonic()
     on_all(thread_world(4), body)
-    assert time.monotonic() - begun < 20
     assert all(rates == found[0] for rates in found.values())
     for rates in found[0]:
         assert rates.keys() == {5, 6} and min(rates.values()) > 8192

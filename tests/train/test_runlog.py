@@ -110,7 +110,8 @@ def test_the_second_training_of_a_run_is_recorded_like_the_first(tmp_path: Path)
         for _ in range(2):
             model.fit(x, y, 12, 1, 0, callbacks=calls)
         model.close()
-        assert tmp_path / "metrics.csv" not in open_files()
+        if context.is_chief:  # another rank may end before the chief has closed its files
+            assert tmp_path / "metrics.csv" not in open_files()
 
     run_ranks(2, body, run_dir=str(tmp_path))
     assert during == [(False, None)] * 2
