@@ -27,6 +27,7 @@ from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.node_effects import plan_trains
 from hpcflow.plan.ir.program import Cluster, Edge, Partition, Plan, Program
 from hpcflow.plan.pass_row import Pass, Watch, run_passes
+from hpcflow.plan.verification.lost_updates import lost_update_warnings
 from hpcflow.settings import Settings
 
 
@@ -57,6 +58,7 @@ class Planning:
     )  # node -> reason for its device, or for the size of a bucket
     forecast: str = ""  # what automatic placement predicts
     task_seconds: tuple[float, ...] = ()  # its predicted own work of each worker task
+    warnings: tuple[str, ...] = ()  # of updates that may be lost
     edges: list[Edge] = dataclasses.field(default_factory=list)  # in loops and branches
     update: Program | None = None  # what the servers run on the gradients of the step
     updates: str = ""  # the name of the update
@@ -179,6 +181,8 @@ def device_placement(program: Program, planning: Planning) -> Program:
         chosen = {**chosen, **found.tasks}
         planning.forecast, planning.task_seconds = found.forecast, found.task_seconds
     program, planning.reasons = place_devices(program, graph, cluster, placements, chosen)
+    if cluster.mode == "ps" and cluster.replicas > 1 and cluster.lead.startswith("/job:worker"):
+        planning.warnings = tuple(lost_update_warnings(program))
     return program
 
 

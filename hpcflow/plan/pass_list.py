@@ -622,7 +622,12 @@ def plan_program(
     rows = [row for row in all_passes() if row.takes in (PROGRAM, PLACED, PLAN)]
     planning = Planning(graph, cluster, settings, replica, evaluate, watch, rows, sums=sums)
     plan: Plan = run_passes(rows, program, planning)
-    plan = dataclasses.replace(plan, forecast=planning.forecast, task_seconds=planning.task_seconds)
+    plan = dataclasses.replace(
+        plan,
+        forecast=planning.forecast,
+        task_seconds=planning.task_seconds,
+        warnings=planning.warnings,
+    )
     if planning.update is None:
         return plan
     begin = next(i for i, row in enumerate(rows) if row.name == "sync_program_split") + 1

@@ -238,6 +238,7 @@ class Plan:
     forecast: str = ""  # the predicted times of an automatic placement
     # its predicted own work of each worker task in seconds, 0 where it is not known
     task_seconds: tuple[float, ...] = ()
+    warnings: tuple[str, ...] = ()  # of updates that may be lost
     _repr_html_ = LazyMethod("hpcflow.report.html_representation", "plan_html")
 
     @property

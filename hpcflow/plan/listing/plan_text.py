@@ -56,6 +56,7 @@ def plan_data(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> dict
         "traffic": [_traffic_data(row) for row in rows],
         "collectives": _collective_data(plan),
         "forecast": plan.forecast,
+        "warnings": list(plan.warnings),
         "unproved": unproved_properties(plan),
         "round": None if plan.round is None else plan_data(plan.round, lower),
     }
@@ -179,6 +180,7 @@ def plan_text(plan: Plan, lower: PartitionLowering = with_plain_kernels) -> str:
     )
     if plan.forecast:
         head += f"\n{plan.forecast}"
+    head += "".join(f"\nwarning: {line}" for line in plan.warnings)
     sections = [head, _tasks_text(data), _memory_text(data)]
     sections += [_traffic_text(data), _edges_text(data)]
     sections += [_collectives_text(data), _why_text(plan), _proof_text(data)]

@@ -99,7 +99,7 @@ def _encode_plan(plan: Plan, without: str = "") -> list[Any]:
     parts = {task: part for task, part in plan.parts.items() if task != without}
     after = None if plan.round is None else _encode_plan(plan.round)
     about = plan.reasons, plan.updates, plan.messages, plan.forecast, plan.task_seconds
-    fields = [parts, plan.edges, plan.driver, *about]
+    fields = [parts, plan.edges, plan.driver, *about, plan.warnings]
     return [encode_value(fields), plan.cluster.lead, after]
 
 

@@ -141,7 +141,11 @@ class PlanCache:
         `on_training_plan` is called with the plan, and a function that returns its `StepFeatures`.
         """
         self.task_seconds.append(plan.task_seconds)
-        if not self.context.is_chief or self._is_logged:
+        if not self.context.is_chief:
+            return
+        for line in plan.warnings:
+            say_once(line, logging.WARNING)
+        if self._is_logged:
             return
         self._is_logged = True
         if self.on_training_plan is not None:
