@@ -4,11 +4,38 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pytest
 
+from hpcflow.placement.pipeline_splits import contiguous_split
 from hpcflow.placement.pipeline_splits.split_problem import DeviceType, Part, SplitProblem, Transfer
+
+AMPLE_S = 600.0  # for searches that end by themselves much earlier
+
+
+class WorkClock:
+    """The clock of contiguous splits, which only work moves: the same on every machine.
+
+    A look at it takes 10 ms, and each move between stages 20 us.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        improved = contiguous_split.improved_stages
+
+        def timed(problem: SplitProblem, parts: Sequence[Part], moves: int, rng: random.Random):
+            self.now += 2e-5 * moves
+            return improved(problem, parts, moves, rng)
+
+        monkeypatch.setattr(contiguous_split, "time", self)
+        monkeypatch.setattr(contiguous_split, "improved_stages", timed)
+
+    def monotonic(self) -> float:
+        """Return the time, a look later."""
+        self.now += 0.01
+        return self.now
 
 
 def made_problem(seed: int, size: int = 6) -> SplitProblem:

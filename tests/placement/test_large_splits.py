@@ -21,7 +21,7 @@ from hpcflow.placement.pipeline_splits.split_problem import (
 )
 from hpcflow.placement.pipeline_splits.split_search import improved_split
 from hpcflow.placement.pipeline_splits.stage_moves import improved_stages
-from tests.placement.made_problems import best_load, made_problem
+from tests.placement.made_problems import AMPLE_S, WorkClock, best_load, made_problem
 
 
 def recurrent(layers: int, steps: int, counts: tuple[int, int]) -> SplitProblem:
@@ -80,7 +80,7 @@ def test_an_output_with_many_users_has_a_feature_for_each_number_of_them():
 def test_bounds_exclude_no_set_of_a_best_split():
     for seed in range(60):
         problem = made_problem(seed)
-        found, least = contiguous.contiguous_split(problem, 20), best_load(problem, True)
+        found, least = contiguous.contiguous_split(problem, AMPLE_S), best_load(problem, True)
         if found is None:
             continue
         assert least_load(problem) <= least * (1 + 1e-9)
@@ -113,10 +113,12 @@ def test_sets_near_a_cut_are_closed_and_all_are_found():
 @pytest.mark.parametrize("counts", [(6, 1), (8, 2)])
 def test_the_optimum_is_found_without_the_list_of_all_sets(monkeypatch, counts):
     problem = recurrent(4, 8, counts)
-    best = contiguous.contiguous_split(problem, 20)
+    best = contiguous.contiguous_split(problem, AMPLE_S)
     assert best is not None and best.is_exact
     monkeypatch.setattr(contiguous, "MOST_SETS", 10)
-    found = contiguous.contiguous_split(problem, 3)
+    clock = WorkClock(monkeypatch)
+    found = contiguous.contiguous_split(problem, 2)
+    assert clock.now < 2.5
     assert found is not None and not found.is_exact
     assert found.load == pytest.approx(best.load, rel=1e-6)
 
@@ -134,17 +136,20 @@ def test_blocks_that_cost_nothing_are_no_error(monkeypatch):
     times, before = np.zeros((1, 8)), (frozenset[int](),) * 8
     problem = SplitProblem((DeviceType("gpu", 2, 6.0),), times, np.ones(8), before, ())
     monkeypatch.setattr(contiguous, "MOST_SETS", 10)
+    WorkClock(monkeypatch)
     found = contiguous.contiguous_split(problem, 0.2)
     assert found is not None and found.load == 0
     assert improved_split(problem, found.parts, 1000)
 
 
 @pytest.mark.slow
-def test_a_long_chain_is_split_in_time():
+def test_a_long_chain_is_split_in_time(monkeypatch):
     rng, size = random.Random(1), 4000
     before = (frozenset[int](), *(frozenset({b}) for b in range(size - 1)))
     transfers = tuple(Transfer(b, frozenset({b + 1}), rng.random() / 3) for b in range(size - 1))
     times = np.array([[rng.uniform(0.1, 2) for _ in range(size)]])
     problem = SplitProblem((DeviceType("gpu", 6),), times, np.zeros(size), before, transfers)
-    found = contiguous.contiguous_split(problem, 6)
-    assert found is not None and found.load < 1.002 * times.sum() / 6
+    clock = WorkClock(monkeypatch)
+    found = contiguous.contiguous_split(problem, 60)
+    assert found is not None and found.is_exact and found.load < 1.002 * times.sum() / 6
+    assert clock.now < 60

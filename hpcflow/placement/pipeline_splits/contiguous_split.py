@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 import time
 
@@ -103,7 +104,8 @@ class _Search:
         """Search until the optimum is found, then return True, or until the time is over."""
         try:
             before = self.problem.before
-            self._try([topological_order(before), topological_order(before, lambda free: 0)])
+            first = [topological_order(before), topological_order(before, lambda free: 0)]
+            self._try(first, Deadline(math.inf))  # that some split fits is found without time left
             sets = closed_sets(before, MOST_SETS, self.deadline.check)
             if sets is not None and len(sets) > FEW_SETS:
                 self._search_some(rng, self.deadline.after(0.05))
@@ -114,13 +116,13 @@ class _Search:
             pass
         return False
 
-    def _try(self, orders: list[list[int]]) -> None:
+    def _try(self, orders: list[list[int]], deadline: Deadline | None = None) -> None:
         """Search the closed sets along some orders."""
         sets = {0: None, (1 << self.problem.size) - 1: None}
         step = 1 + self.problem.size * len(orders) // SETS_AT_ONCE
         for order in orders:
             sets.update(dict.fromkeys(prefixes(order)[::step]))
-        self._improve(list(sets))
+        self._improve(list(sets), deadline=deadline)
 
     def _search_all(self, sets: list[int], deadline: Deadline) -> bool:
         """Search all closed sets; return whether it was in time."""
