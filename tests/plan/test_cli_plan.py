@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import resource
+import pstats
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,9 @@ def script(tmp_path):
     return path
 
 
-def plan(script, *words, code=0):
-    command = [sys.executable, "-m", "hpcflow", "plan", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=220, check=False)
+def plan(script, *words, code=0, before=()):
+    command = [sys.executable, *before, "-m", "hpcflow", "plan", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -70,11 +71,10 @@ def test_json_pictures_and_the_scripts_own_words(script, tmp_path):
 
 
 def cost(script, *words):
-    """What `hpcflow plan` prints, and its CPU time, to which other processes add little."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = plan(script, *words)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    """What `hpcflow plan` prints, and how many calls of functions it makes: no measured time."""
+    with tempfile.NamedTemporaryFile() as profile:
+        done = plan(script, *words, before=("-m", "cProfile", "-o", profile.name))
+        return done.stdout, pstats.Stats(profile.name).total_calls
 
 
 @pytest.mark.slow
@@ -86,13 +86,14 @@ def test_a_training_session_is_planned_by_every_rule(rule):
     assert done.stdout.startswith(f"plan: mode ps, sync={rule}, 4 ranks = 2 workers + 2 servers")
 
 
-def test_four_thousand_ranks_cost_little_more_than_sixteen(script):
-    words = ["--set", "shard_bytes=512", str(script)]
-    for servers in (["--ps", "4"], []):
-        _, few = cost(script, "--ranks", "16", *servers, *words)
-        text, many = cost(script, "--ranks", "4096", *servers, *words)
-        assert many < 5 * few
-        assert "4096 ranks" in text and len(text.splitlines()) < 60
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [["--ps", "4"], []], ids=str)
+def test_four_thousand_ranks_cost_little_more_than_sixteen(script, servers):
+    words = [*servers, "--set", "shard_bytes=512", str(script)]
+    _, few = cost(script, "--ranks", "16", *words)
+    text, many = cost(script, "--ranks", "4096", *words)
+    assert many < 1.2 * few
+    assert "4096 ranks" in text and len(text.splitlines()) < 60
 
 
 @pytest.mark.slow
@@ -108,13 +109,13 @@ def test_the_cost_of_one_driver_grows_by_its_tasks_not_by_their_square(tmp_path)
         "        adds.append(v.assign_add(x))\n"
         "hf.Session().run(hf.group(*adds), {x: np.ones(8, 'f4')})\n"
     )
-    times = []
-    for tasks in ("512", "4096"):
+    calls = []
+    for tasks in ("256", "2048"):
         words = ["--ranks", tasks, "--tasks-per-replica", tasks]
-        text, seconds = cost(wide, *words, str(wide), tasks)
-        times.append(seconds)
-    assert times[1] < 20 * times[0]  # 8 times as many
-    assert "/job:worker/task:1..4095" in text
+        text, made = cost(wide, *words, str(wide), tasks)
+        calls.append(made)
+    assert calls[1] < 8 * calls[0]  # 8 times as many tasks
+    assert "/job:worker/task:1..2047" in text
 
 
 def test_a_script_without_steps(tmp_path):
@@ -197,7 +198,7 @@ def test_the_example_of_an_own_pass_changes_its_plan_and_trains():
     (own,) = (one for one in data if one["name"] == "subtractions")
     assert own["line"].startswith(example) and own["changed"] == 1
     command = [sys.executable, example]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=220, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=400, check=True)
     assert "weights [ 1. -2.  3.]" in ran.stdout
 
 
@@ -287,7 +288,7 @@ def test_whether_a_run_would_load_the_plan(tmp_path, monkeypatch):
     monkeypatch.setenv("HPCFLOW_PLAN_CACHE", str(folder))
     assert f"a run makes it, and caches it in {folder}" in plan(script, str(script)).stdout
     command = [sys.executable, str(script)]
-    subprocess.run(command, check=True, timeout=220, cwd=tmp_path)
+    subprocess.run(command, check=True, timeout=400, cwd=tmp_path)
     (made,) = folder.iterdir()
     data = json.loads(plan(script, "--json", str(script)).stdout)["kept"]
     assert (data["path"], data["bytes"]) == (str(made), made.stat().st_size)
