@@ -102,7 +102,7 @@ def test_one_pool_has_all_threads(number: int, wanted: str) -> None:
     env = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}
     env |= {"HPCFLOW_THREADS": str(number), "OMP_NUM_THREADS": str(number)}
     made = subprocess.run(
-        [sys.executable, "-c", POOLS], env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", POOLS], env=env, capture_output=True, text=True, timeout=400
     )
     assert made.returncode == 0, made.stderr
     assert made.stdout.split("\n")[-2] == wanted

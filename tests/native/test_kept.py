@@ -174,5 +174,5 @@ def test_of_several_processes_one_compiles_and_the_others_wait(tmp_path: Path) -
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-c", ACROSS, str(tmp_path / "folder"), os.path.dirname(__file__)]
     jobs = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE) for _ in range(3)]
-    counts = [int(job.communicate(timeout=120)[0]) for job in jobs]
+    counts = [int(job.communicate(timeout=400)[0]) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0, 0] and sum(counts) == 1

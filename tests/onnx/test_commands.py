@@ -119,7 +119,7 @@ def check_rows(folder: Path, path: Path) -> None:
 def infer(folder: Path, source: str, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hpcflow", "infer", source, str(folder / "data.h5"), *words]
     root = str(Path(__file__).parent.parent.parent)
-    return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=220)
+    return subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=400)
 
 
 def test_rows_of_a_checkpoint_and_of_its_model_are_the_same(folder: Path) -> None:

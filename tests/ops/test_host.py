@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from hpcflow.errors import (
 )
 from hpcflow.plan.ir.program import Cluster
 from hpcflow.plan.pass_list import make_plan
+from hpcflow.runtime.executor import py_func_execution
 from hpcflow.settings import Settings
 from tests.ops.evaluate import evaluate
 from tests.ops.sessions import graph, run  # noqa: F401 - graph is a fixture
@@ -58,7 +60,7 @@ def test_py_func_without_results_is_an_operation() -> None:
 
 def meeting(count: int) -> Callable[..., float]:
     """A function that returns once it has been called `count` times, so each needs the others."""
-    barrier = threading.Barrier(count, timeout=60.0)
+    barrier = threading.Barrier(count, timeout=300.0)
 
     def meet(*given: Any) -> float:
         return float(barrier.wait() >= 0)
@@ -66,7 +68,6 @@ def meeting(count: int) -> Callable[..., float]:
     return meet
 
 
-@pytest.mark.limit(120)
 def test_py_funcs_that_need_each_other_run_beside_each_other() -> None:
     meet = meeting(3)
     a, b = (hf.py_func(meet, [], hf.float32) for _ in range(2))
@@ -77,7 +78,6 @@ def test_py_funcs_that_need_each_other_run_beside_each_other() -> None:
             assert session.run([a + 1.0, b, c], {p: True}) == [2.0, 1.0, 1.0]
 
 
-@pytest.mark.limit(120)
 def test_py_funcs_of_a_body_that_need_each_other() -> None:
     meet = meeting(2)
 
@@ -91,13 +91,34 @@ def test_py_funcs_of_a_body_that_need_each_other() -> None:
     assert run(y) == 6.0
 
 
-def test_quick_py_funcs_run_in_the_order_of_the_graph() -> None:
+def test_quick_py_funcs_run_in_the_order_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(py_func_execution, "ALONE_S", 300.0)  # none is long
     seen: list[int] = []
     calls = [hf.py_func(functools.partial(seen.append, i), [], []) for i in range(5)]
     with hf.Session() as session:
         for _ in range(3):
             session.run(calls)
     assert seen == [*range(5)] * 3
+
+
+def test_a_py_func_does_not_begin_before_the_one_whose_thread_starts_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of the first waits, long enough for a function that runs, before it calls it."""
+    monkeypatch.setattr(py_func_execution, "ALONE_S", 0.01)
+    seen: list[int] = []
+    run_call = py_func_execution.PyFuncCall._run
+
+    def late(self: Any, function: Any) -> None:
+        if self.node.name == "first":
+            time.sleep(0.3)
+        run_call(self, function)
+
+    monkeypatch.setattr(py_func_execution.PyFuncCall, "_run", late)
+    first = hf.py_func(functools.partial(seen.append, 1), [], [], name="first")
+    second = hf.py_func(functools.partial(seen.append, 2), [], [], name="second")
+    run([first, second])
+    assert seen == [1, 2]
 
 
 def test_a_py_func_may_run_a_step_where_another_one_is_beside_it() -> None:

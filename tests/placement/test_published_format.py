@@ -24,7 +24,7 @@ def command(*words: object, blocked: bool = False) -> tuple[int, str, str]:
         [sys.executable, "-c", code, str(SCRIPT), *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -49,7 +49,7 @@ def plan(
     sets = [f"tasks_per_replica={tasks}", "placement=auto", f"topology={file}"]
     command = [sys.executable, "-m", "hpcflow", "plan", "--ranks", str(ranks)]
     command += [word for one in sets for word in ("--set", one)] + [*words, str(script)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=ROOT)
 
 
 def products(folder: Path, text: str, ranks: int = 3, tasks: int = 3) -> dict[int, int]:

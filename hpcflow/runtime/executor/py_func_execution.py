@@ -23,14 +23,16 @@ class PyFuncCall:
     """A call of a Python function, as a wait of a step.
 
     Calls begin in the order of their creation. Each begins when the previous one has ended or has
-    run for `ALONE_S`, so short functions do not run concurrently.
+    run for `ALONE_S`, so short functions do not run concurrently. A thread that has not yet come to
+    its function does not run it: on a busy host this may take longer.
     """
 
     local = True  # it ends by an event of this rank, not by a message
 
     def __init__(self, instance: StepInstance, node: Node, inputs: tuple[Value, ...]) -> None:
         self.instance, self.node = instance, node
-        self.started_at, self.over, self.cancelled = 0.0, False, False
+        self.has_thread, self.over, self.cancelled = False, False, False
+        self.started_at = 0.0  # of the function, by its thread
         self._error: BaseException | None = None
         self._values: tuple[Value, ...] = ()
         self._inputs = [np.array(x) for x in inputs]  # copies: the step may end first
@@ -55,14 +57,14 @@ class PyFuncCall:
     def cancel(self) -> None:
         """A function that has begun runs on; its results are discarded."""
         self.cancelled = True
-        if not self.started_at:
+        if not self.has_thread:
             self._end()
 
     def _begin_in_turn(self) -> None:
         before = self._predecessor
-        if self.started_at or not (before is None or before.over or before.is_long()):
+        if self.has_thread or not (before is None or before.over or before.is_long()):
             return
-        self.started_at, self._predecessor = time.monotonic(), None
+        self.has_thread, self._predecessor = True, None
         compiled = self.instance.compiled
         run = compiled.device(self.node).kernel(self.node, compiled.specs(self.node))
         context = contextvars.copy_context()
@@ -74,6 +76,7 @@ class PyFuncCall:
         return bool(self.started_at) and time.monotonic() - self.started_at > ALONE_S
 
     def _run(self, function: KernelFunction) -> None:
+        self.started_at = time.monotonic()
         try:
             result = function(*self._inputs)
             is_single = len(self.node.specs) == 1
