@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import hpcflow as hf
 from hpcflow.errors import VerifyError
 from hpcflow.ops.variables.variable_ops import Variable
-from hpcflow.plan.ir.program import Cluster
+from hpcflow.plan.ir.program import Cluster, Plan
 from hpcflow.plan.verification.plan_verifier import verify_plan
 from hpcflow.settings import Settings
 
@@ -84,7 +84,8 @@ class RandomGraph:
         self._read(v)
 
 
-def check(made: RandomGraph, cluster: Cluster, seed: int, options: Settings | None = None) -> None:
+def check(made: RandomGraph, cluster: Cluster, seed: int, options: Settings | None = None) -> Plan:
+    """Run the plan of a graph and compare its values with those of the graph; return the plan."""
     x = np.random.default_rng(seed).normal(size=(2, SIDE)).astype("f4")
     state: dict = {}
     run_graph([made.init], {}, state)
@@ -99,6 +100,7 @@ def check(made: RandomGraph, cluster: Cluster, seed: int, options: Settings | No
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     for name, value in whole_state([start], mine).items():
         np.testing.assert_allclose(value, state[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    return plan
 
 
 @pytest.mark.parametrize("seed", range(60))
