@@ -86,13 +86,19 @@ class _Segments:
         self, device: int, where: Sequence[int], uses: Sequence[tuple[int, int]]
     ) -> int:
         """Return the segment of an operation, which may wait for messages or other segments."""
-        near = {self.segment[producer] for _, producer in uses if where[producer] == device}
-        far = [self._message(i, device) for i, producer in uses if where[producer] != device]
-        waits = 0
-        for s in near:
-            waits |= self._waits[s]
-        for number in far:
-            waits |= 1 << number
+        near: set[int] = set()
+        far: list[int] = []
+        segment, numbers, waits = self.segment, self._numbers, 0
+        for i, producer in uses:
+            if where[producer] == device:
+                s = segment[producer]
+                near.add(s)
+                waits |= self._waits[s]
+            else:
+                known = numbers.get((i, device))
+                number = self._new_message(i, device) if known is None else known
+                far.append(number)
+                waits |= 1 << number
         s = self._known.setdefault((device, waits), len(self.device))
         if s == len(self.device):
             self.device.append(device)
@@ -126,15 +132,14 @@ class _Segments:
 
         `near` are sorted clocks and messages. Any two are further apart, so at most two are found.
         """
+        if not near:
+            return -1
         at = max(0, bisect.bisect_left(near, (now - overhead, -1)) - 1)
         found = [number for clock, number in near[at : at + 4] if abs(now - clock) <= overhead]
         return min(found, default=-1)
 
-    def _message(self, value: int, device: int) -> int:
-        """Return the message by which a value comes to a device."""
-        known = self._numbers.get((value, device))
-        if known is not None:
-            return known
+    def _new_message(self, value: int, device: int) -> int:
+        """Return the message by which a value comes to a device to which it does not come yet."""
         producer, nbytes = self.problem.producers[value], self.problem.values[value].nbytes
         now, overhead = self._clock[producer], self.problem.links.overhead
         near = self._open.setdefault((self.segment[producer], device), [])
@@ -173,7 +178,9 @@ class _Simulation:
 
     def __init__(self, problem: StepProblem, placement: Sequence[int]) -> None:
         self.problem = problem
-        self.segments = _Segments(problem, placement)
+        self.segments = segments = _Segments(problem, placement)
+        self.device, self.pending = segments.device, segments.pending
+        self.followers = segments.followers
         devices = problem.devices
         self.queues: list[collections.deque[int]] = [collections.deque() for _ in devices]
         self.is_busy = [False] * len(devices)
@@ -188,10 +195,11 @@ class _Simulation:
 
     def run(self) -> float:
         """Return when all devices have ended."""
-        while self.events:
-            time, kind, a, b = heapq.heappop(self.events)
+        events, pop, count = self.events, heapq.heappop, self.segments.count
+        while events:
+            time, kind, a, b = pop(events)
             if kind == _READY:
-                device = self.segments.device[a]
+                device = self.device[a]
                 self.queues[device].append(a)
                 self._next(device, time)
             elif kind == _ARRIVES:
@@ -199,17 +207,19 @@ class _Simulation:
             elif kind == _LEAVES:
                 self._send(a, b, time)
             else:
-                self._release(self.segments.count + a, time)
-                self.is_busy[self.segments.device[a]] = False
-                self._next(self.segments.device[a], time)
+                self._release(count + a, time)
+                device = self.device[a]
+                self.is_busy[device] = False
+                self._next(device, time)
         return self.end
 
     def _release(self, target: int, time: float) -> None:
         """A message has arrived or a segment has ended."""
-        for s in self.segments.followers[target]:
-            self.segments.pending[s] -= 1
-            if not self.segments.pending[s]:
-                begin = max(time, self.problem.devices[self.segments.device[s]].start)
+        pending = self.pending
+        for s in self.followers[target]:
+            pending[s] -= 1
+            if not pending[s]:
+                begin = max(time, self.problem.devices[self.device[s]].start)
                 heapq.heappush(self.events, (begin, _READY, s, 0))
 
     def _next(self, device: int, time: float) -> None:
@@ -222,20 +232,24 @@ class _Simulation:
         problem, slowdown = self.problem, self.problem.devices[device].slowdown
         overhead = problem.links.overhead
         time += overhead * self.segments.received[s]
+        events, push = self.events, heapq.heappush
         for computed, message in self.segments.sends[s]:
             time += overhead
-            heapq.heappush(self.events, (time + computed * slowdown, _LEAVES, message, device))
+            push(events, (time + computed * slowdown, _LEAVES, message, device))
         time += self.segments.load[s] * slowdown
         self.end = max(self.end, time + problem.devices[device].end)
-        heapq.heappush(self.events, (time, _ENDS, s, 0))
+        push(events, (time, _ENDS, s, 0))
 
     def _send(self, message: int, source: int, time: float) -> None:
         """A message leaves."""
         links, nbytes = self.problem.links, self.segments.nbytes[message]
         route = links.routes[source, self.segments.dest[message]]
         self.latencies += route.latency
-        begin = max(time, *(self.idle[link] for link in route.links))
+        begin, idle = time, self.idle
         for link in route.links:
-            self.idle[link] = begin + nbytes * links.seconds_per_byte[link]
+            if idle[link] > begin:
+                begin = idle[link]
+        for link in route.links:
+            idle[link] = begin + nbytes * links.seconds_per_byte[link]
         arrival = begin + route.latency + nbytes * route.seconds_per_byte
         heapq.heappush(self.events, (arrival, _ARRIVES, message, 0))
