@@ -65,7 +65,8 @@ def append(file: Path, text: str, head: str) -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A folder with a copy of hpcflow."""
-    shutil.copytree(ROOT / "hpcflow", tmp_path / "hpcflow")
+    without = shutil.ignore_patterns("__pycache__")  # other processes write there meanwhile
+    shutil.copytree(ROOT / "hpcflow", tmp_path / "hpcflow", ignore=without)
     return tmp_path
 
 

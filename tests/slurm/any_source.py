@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcflow.comm import mpi_communicator
 
-MESSAGES, PATIENCE_S = 2000, 10.0
+MESSAGES, PATIENCE_S = 2000, 100.0
 ASK, ANSWER = 1, 2
 
 

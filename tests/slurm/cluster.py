@@ -17,7 +17,7 @@ from tests.reach import reachable
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 KEEP = "HPCFLOW_SLURM_DIR"  # a folder for a SLURM that stays up between runs of the tests
-LIMIT_S = 150.0  # for one command or one job; srun waits for ever if a daemon is not there
+LIMIT_S = 240.0  # for one command or one job; srun waits for ever if a daemon is not there
 
 
 def missing() -> str:
@@ -59,7 +59,7 @@ class Cluster:
         if not self._keeps:
             self._script("down.sh", "--wipe")
 
-    def _script(self, name: str, *words: str, timeout: float = 60) -> None:
+    def _script(self, name: str, *words: str, timeout: float = 200) -> None:
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:  # a pipe would be kept open by the daemons
             argv = [str(HERE / name), str(self.folder), *words]

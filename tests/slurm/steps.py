@@ -36,7 +36,7 @@ with hf.train.TrainingSession(
                 os.kill(os.getpid(), signal.SIGUSR1)
         sess.step(train, batch)
         if args.wait and first_life and sess.steps >= 20:
-            time.sleep(0.1)
+            time.sleep(0.1 if sess.steps < 100 else 0.5)  # half a minute for who is late
     sess.wait()
     value = sess.run(w)
     result = sess.result()

@@ -13,7 +13,7 @@ from conftest import PYTHONS, SITES
 pytestmark = pytest.mark.limit(400)
 SAVES = ("steps.py", "--wait", "--save-every", "5")
 OFTEN = 5  # steps between two saves
-KILLED = 43  # the step of a death, two seconds after the steps have become slow
+KILLED = 93  # the step of a death, seven seconds after the steps have become slow
 
 
 def saved_step(text: str) -> int:
@@ -56,7 +56,7 @@ def test_a_job_whose_node_is_lost_comes_back_where_it_had_saved(
     try:
         job.says("ready 0")
         slurm.ask("scontrol", "update", "nodename=node1", "state=down", "reason=rehearsal")
-        job.until(lambda: job.facts("Restarts") == ["1"], "be queued again", 60)
+        job.until(lambda: job.facts("Restarts") == ["1"], "be queued again", 120)
         # what is left of it there must end before the node takes others; refused if it is back
         slurm.run("scontrol", "update", "nodename=node1", "state=resume")
         assert job.wait() == ["COMPLETED"], job.output

@@ -73,7 +73,7 @@ def ledger_processes(folder: Path) -> list[int]:
 def test_a_hundred_runs_with_kills_time_outs_and_a_lost_node(slurm: Cluster, place: Place) -> None:
     (place.folder / "train.py").write_text(RUN)
     grid = [word for n in range(COUNT) for word in ("--grid", f"run={n}")]
-    command = ["sweep", "train.py", *grid, "--sbatch=--time=1 --mem-per-cpu=100", "--json"]
+    command = ["sweep", "train.py", *grid, "--sbatch=--time=2 --mem-per-cpu=100", "--json"]
     submitted = hpcflow(slurm, place, *command)
     assert submitted.returncode == 0, submitted.stderr
     runs = json.loads(submitted.stdout)["runs"]

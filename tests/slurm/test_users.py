@@ -83,7 +83,7 @@ def test_a_users_rank_that_is_killed_is_named_and_its_job_goes_on(
     slurm.ask(*user.as_owner, "scancel", "--signal=USR1", job.number)
     job.says("resumed step=")
     job.says("(?s)resumed step=.*ready")
-    time.sleep(3)  # on each node someone has trained, and told its watchdog
+    time.sleep(8)  # on each node someone has trained, and told its watchdog
     rank = 3
     os.kill(rank_of(job, rank), signal.SIGKILL)
     assert "FAILED" in job.wait(), job.output
@@ -125,12 +125,14 @@ def parent_of(pid: int) -> int:
 
 def test_a_named_job_goes_on_and_is_one_at_a_time(slurm: Cluster, user: Place) -> None:
     words = ("--nodes=1", "jobs/slurm/train.sbatch", "train.py")
-    first = slurm.sbatch(user, *words, "--slow", RUN="night")
+    (hold := user.folder / "hold").touch()
+    first = slurm.sbatch(user, *words, RUN="night")
     first.says("ready")
     second = slurm.sbatch(user, *words, RUN="night")
     assert second.wait() == ["FAILED"], second.output
     told = "the run directory runs/night is in use by another job: SLURM job " + first.number
     assert told in second.output and first.pending()
+    hold.unlink()
     assert first.wait() == ["COMPLETED"], first.output
     more = slurm.sbatch(user, *words, "--epochs", "22", RUN="night")
     assert more.wait() == ["COMPLETED"], more.output

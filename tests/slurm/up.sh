@@ -107,7 +107,7 @@ start_daemons() {
 
 wait_for_nodes() {
   local try states
-  for try in $(seq 150); do
+  for try in $(seq 600); do
     states=$(timeout 5 sinfo -h -N -p main -o %t 2>/dev/null || true)
     if (($(grep -cE '^(idle|mix|alloc)$' <<<"$states") == ${#nodes[@]})); then
       echo "SLURM is up: ${#nodes[@]} nodes; source $dir/env.sh"

@@ -22,6 +22,8 @@ with hf.train.TrainingSession() as sess:
         sess.step(train, batch)
         if sess.steps == 5:
             print("ready", flush=True)
+            while os.path.exists("hold"):
+                time.sleep(0.1)
         if args.slow > lives:
             time.sleep(0.2)
         if sess.steps == 8 and sess.context.rank == args.signal_rank and lives == 0:
