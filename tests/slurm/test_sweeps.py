@@ -81,7 +81,7 @@ def test_a_hundred_runs_with_kills_time_outs_and_a_lost_node(slurm: Cluster, pla
     again = hpcflow(slurm, place, *command)
     assert again.returncode == 0 and "submitted" not in again.stderr, again.stderr
     sweep, lines = place.folder / "sweeps/train", place.folder / "lines.txt"
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while not lines.exists() or lines.read_text().count("end") < 12:
         assert time.monotonic() < end, slurm.ask("squeue")
         time.sleep(0.2)
