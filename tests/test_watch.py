@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from hpcflow.cli import main as cli
 from hpcflow.report import run_watch
+from tests.comm.threads import until
 from tests.test_report import write
 
 ROOT = Path(__file__).parents[1]
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_the_wait(tmp_path: Path, monkeypatch: Any) -> None:
 
 
 TRAIN = """
-import time
+import os, sys, time
 import numpy as np
 import hpcflow as hf
 x = hf.placeholder(hf.float32, [None, 2])
@@ -245,26 +245,29 @@ with hf.train.TrainingSession() as sess, hf.train.Progress(data, 50) as progress
     for batch in data.epochs(50):
         sess.step(train, batch)
         progress.update(batch, loss=1.0)
-        time.sleep(0.05)
+        while sess.steps == 100 and not os.path.exists(sys.argv[1]):
+            time.sleep(0.05)
 """
 
 
 def test_a_run_is_watched_until_it_ends(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
-    folder = tmp_path / "run"
+    folder, go = tmp_path / "run", tmp_path / "go"
     hpcflow = [sys.executable, "-m", "hpcflow"]
-    run = subprocess.Popen([*hpcflow, "run", "--run-dir", folder, script], cwd=ROOT,
+    run = subprocess.Popen([*hpcflow, "run", "--run-dir", folder, script, go], cwd=ROOT,
                            stdout=subprocess.DEVNULL)  # fmt: skip
     try:
-        end = time.monotonic() + 60
-        while not (folder / "metrics.csv").exists() and time.monotonic() < end:
-            time.sleep(0.05)
-        watch = subprocess.run([*hpcflow, "watch", str(folder), "--json", "--every", "0.3"],
-                               cwd=ROOT, capture_output=True, text=True, timeout=100)  # fmt: skip
+        until((folder / "metrics.csv").exists, 200)
+        watch = subprocess.Popen([*hpcflow, "watch", str(folder), "--json", "--every", "0.3"],
+                                 cwd=ROOT, stdout=subprocess.PIPE, text=True)  # fmt: skip
+        assert watch.stdout is not None
+        lines = [watch.stdout.readline() for _ in range(2)]  # while the run waits at step 100
     finally:
-        run.wait(60)
-    looks = [json.loads(line)["runs"][0] for line in watch.stdout.splitlines()]
+        go.touch()
+        run.wait(200)
+    lines += watch.communicate(timeout=200)[0].splitlines()
+    looks = [json.loads(line)["runs"][0] for line in lines]
     assert watch.returncode == 0 and len(looks) > 2
     assert looks[0]["state"] == "running" and looks[-1]["state"] != "running"
     assert looks[0]["steps"] == 200 and looks[-1]["step"] > looks[0]["step"]
