@@ -20,7 +20,7 @@ from tests.comm.threads import until
 from tests.processes import is_running
 
 ROOT = Path(__file__).parents[1]
-END_S = 60
+END_S = 200  # a busy machine needs some of it
 STOPPED = 75  # EX_TEMPFAIL: the same command goes on
 SCRIPT = """
     import sys, time
@@ -164,22 +164,33 @@ def test_the_failure_of_a_killed_rank_has_its_step_and_the_newest_checkpoint(tmp
 
 
 START = """
-    import os, signal, sys, time
+    import contextlib, glob, os, re, signal, sys, time
+
+    def parent(pid):
+        with open(f"/proc/{{pid}}/status") as file:
+            return int(re.search(r"PPid:\\t(\\d+)", file.read())[1])
+
+    def watched(pid):  # the processes of which `pid` has a descriptor
+        found = set()
+        for path in glob.glob(f"/proc/{{pid}}/fdinfo/*"):
+            with contextlib.suppress(OSError), open(path) as file:
+                found |= set(re.findall(r"^Pid:\\t([1-9]\\d*)", file.read(), re.M))
+        return found
 
     if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
         print("STARTS", flush=True)
-        time.sleep(1)  # the launcher finds all ranks meanwhile
+        while len(watched(parent(os.getppid()))) < 3:  # until the launcher has found all ranks
+            time.sleep(0.01)
         os.kill(os.getpid(), {number})
-    time.sleep(200)
+    time.sleep(400)
 """
 
 
-def starting(where: Path, number: int) -> subprocess.Popen[str]:
+def starting(where: Path, number: int, *times: str) -> subprocess.Popen[str]:
     """A job of which rank 1 gets a signal before it has joined the job; the others wait for it."""
     (where / "planted").mkdir()
     (where / "planted" / "mpi4py.py").write_text(textwrap.dedent(START.format(number=number)))
     (where / "script.py").touch()
-    times = ["--set=stall_s=1", "--set=stall_abort_s=3"]
     words = ["-n", "3", "--run-dir", "run", *times, "script.py"]
     return subprocess.Popen(
         [sys.executable, "-m", "hpcflow", "run", *words],
@@ -205,7 +216,7 @@ def test_a_rank_that_dies_before_it_has_joined_is_named(tmp_path, name):
 
 @pytest.mark.slow
 def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_path):
-    job = starting(tmp_path, signal.SIGSTOP)
+    job = starting(tmp_path, signal.SIGSTOP, "--set=stall_s=1", "--set=stall_abort_s=3")
     said = job.communicate(timeout=END_S)[0]
     assert job.returncode == ABORTED, said
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
@@ -218,9 +229,21 @@ def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_pa
 def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     """The others have left, and wait for it in the end of MPI."""
     script = """
-        import os, signal, time
+        import contextlib, glob, os, re, signal, time
         import hpcflow as hf
         from hpcflow.runtime.job.rank_monitoring import RankMonitoring
+
+        def descriptors():  # of this process, in the launcher
+            found = set()
+            for path in glob.glob(f"/proc/{launcher}/fdinfo/*"):
+                with contextlib.suppress(OSError), open(path) as file:
+                    found |= {path} if f"Pid:\\t{os.getpid()}\\n" in file.read() else set()
+            return found
+
+        with open(f"/proc/{os.getppid()}/status") as file:
+            launcher = re.search(r"PPid:\\t(\\d+)", file.read())[1]
+        while not (starts := descriptors()):
+            time.sleep(0.01)
 
         def ends(watching, end=RankMonitoring.end):
             end(watching)
@@ -231,10 +254,12 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
         count = hf.train.get_or_create_global_step().assign_add(1)
         with hf.train.TrainingSession() as session:
             session.run(count)
-            time.sleep(3)  # the launcher sees the ranks before they leave
+            while starts & descriptors():  # until the launcher has seen that this rank has joined
+                time.sleep(0.01)
+            session.context.barrier()
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    times = ["--set=stall_s=4", "--set=stall_abort_s=12"]
+    times = ["--set=stall_s=5", "--set=stall_abort_s=20"]
     done = subprocess.run(
         [
             sys.executable,

@@ -21,7 +21,7 @@ from tests.trace_format import Trace
 ROOT = Path(__file__).parent.parent
 STEPS = 9
 SCRIPT = """
-    import os, signal, sys
+    import os, signal, sys, time
     import numpy as np
     import hpcflow as hf
     from hpcflow.runtime.step import distributed_step
@@ -48,7 +48,10 @@ SCRIPT = """
     for step in range(int(sys.argv[1])):
         session.run([loss, train], {x: np.ones((4, 6), np.float32)})
         if step == 400 and session.context.rank == 1:
+            open("dies", "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
+        while step == 450 and session.context.rank == 0 and not os.path.exists("dies"):
+            time.sleep(0.01)  # a worker of servers does not wait for the other
 """
 
 
