@@ -69,7 +69,7 @@ def mpi_name() -> str:
 
 def _ask(*argv: str) -> str:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -24,7 +24,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def completed(script: str, *words: str) -> list[str]:
     """What bash offers for the last word."""
     argv = ["bash", "--norc", "-c", script + ASK, "bash", "hpcflow", *words]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
     assert not done.stderr
     return done.stdout.split()
 
@@ -108,6 +108,6 @@ def test_the_man_page_has_all_commands_options_and_settings() -> None:
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
 def test_groff_has_no_complaint_about_the_man_page() -> None:
     argv = ["groff", "-man", "-ww", "-Tutf8", str(MAN_PAGE)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200, check=True)
     assert not done.stderr
     assert "hpcflow run" in done.stdout.replace("\x1b[1m", "").replace("\x1b[0m", "")

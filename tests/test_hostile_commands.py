@@ -96,7 +96,7 @@ def test_a_file_in_the_place_of_a_run_directory_is_told_without_a_number(tmp_pat
         env={**os.environ, "PYTHONPATH": str(Path(hf.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 2 and "'empty' cannot be written: File exists\n" in done.stderr
 
@@ -123,7 +123,7 @@ def test_a_wrong_number_of_threads_is_one_message(text, tmp_path) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 2 and done.stdout == ""
     assert "Traceback" not in done.stderr and "is not a number of threads" in done.stderr
@@ -268,7 +268,7 @@ def test_ctrl_c_before_a_command_begins_is_one_line(module, words, tmp_path) -> 
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 130, done.stderr
     assert done.stdout == "" and done.stderr.count("\n") == 1
@@ -284,7 +284,7 @@ def test_a_script_can_be_interrupted_as_by_python(tmp_path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(hf.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert 'stops.py", line 2' in done.stderr and "KeyboardInterrupt" in done.stderr
     assert done.returncode in (130, -signal.SIGINT)

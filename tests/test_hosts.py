@@ -288,7 +288,7 @@ def test_a_host_that_does_not_start_its_daemon_is_told_as_by_ssh() -> None:
     for agent, code in (("sh -c exit\\ 7", 7), ("false", 1)):
         env = {**os.environ, ssh_relay.AGENT: agent}
         argv = [sys.executable, "-I", "-S", ssh_relay.__file__, *words]
-        assert subprocess.run(argv, env=env, timeout=60).returncode == code
+        assert subprocess.run(argv, env=env, timeout=200).returncode == code
     listener.close()
 
 

@@ -20,7 +20,6 @@ def test_there_are_notebooks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.limit(240)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = nbformat.read(path, as_version=4)
@@ -30,7 +29,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("MPLBACKEND", "agg")
     client = nbclient.NotebookClient(
-        notebook, timeout=200, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+        notebook, timeout=400, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
     client.execute()
     outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]

@@ -125,7 +125,7 @@ def call(copy: Path, *words: str, **more: str) -> subprocess.CompletedProcess[st
         cwd=copy.parent,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
     )
 
 

@@ -116,7 +116,7 @@ def test_operations_that_were_measured_on_this_machine_are_predicted_from_them(
     folder = tmp_path / "costs"
     monkeypatch.setenv("HPCFLOW_COST_CACHE", str(folder))
     monkeypatch.setenv("HPCFLOW_THREADS", "1")
-    hpcflow("costs", "--calibrate", "--seconds", 2)
+    hpcflow("costs", "--calibrate", "--seconds", 10)
     (file,) = folder.rglob("*.json")
     words = ["predict", "--json", script, "--width", 512]
     before = json.loads(hpcflow(*words).stdout)
@@ -407,7 +407,7 @@ def test_an_interrupted_command_ends_with_one_line(script, capsys, monkeypatch) 
 def test_results_that_cannot_be_written_are_told(target: str, told: str) -> None:
     done = subprocess.run(
         f"{sys.executable} -m hpcflow help prediction {target}",
-        shell=True, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
+        shell=True, capture_output=True, text=True, timeout=200, check=False, cwd=ROOT,
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("\n")) == (1, 1) and told in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def trained(place: Path, ranks: int, inject: str, *words: str) -> RunView:
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "hpcflow", "run", "-n", str(ranks), "--ps", "1"]
     command += ["--inject", inject, "--run-dir", str(folder), str(script), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     (view,) = views_of([folder], is_over=True)
     result = json.loads((folder / "result.json").read_text())
@@ -170,20 +171,42 @@ def trained(place: Path, ranks: int, inject: str, *words: str) -> RunView:
     return view
 
 
+def once_of_three(place: Path, check: Callable[[Path], None]) -> None:
+    """Check up to three runs, each in a folder of its own, until one is as it should be.
+
+    The times of a run are also those of what else stops its processes on this machine.
+    """
+    for number in range(3):
+        folder = place / str(number)
+        folder.mkdir()
+        try:
+            return check(folder)
+        except AssertionError:
+            if number == 2:
+                raise
+
+
 @pytest.mark.slow
 def test_a_server_with_heavy_updates_is_named(tmp_path: Path) -> None:
     """Adam on four variables; each segment of the server takes eight times as long."""
-    view = trained(tmp_path, 3, "slow:rank=2x8@step=1", "0", "40", "200000")
-    # on crowded cores a worker may be slow too
-    (found,) = [one for one in view.limits if one.resource == SERVER]
-    assert "/job:ps/task:0 (rank 2 on " in found.text and "--ps" in found.remedy
-    assert view.server_facts.busy[0] > 0.7
-    assert SERVER in (tmp_path / "run" / "report.html").read_text()
+
+    def check(folder: Path) -> None:
+        view = trained(folder, 3, "slow:rank=2x8@step=1", "0", "40", "200000")
+        # on crowded cores a worker may be slow too
+        (found,) = [one for one in view.limits if one.resource == SERVER]
+        assert "/job:ps/task:0 (rank 2 on " in found.text and "--ps" in found.remedy
+        assert view.server_facts.busy[0] > 0.7
+        assert SERVER in (folder / "run" / "report.html").read_text()
+
+    once_of_three(tmp_path, check)
 
 
 @pytest.mark.slow
 def test_a_slow_worker_beside_a_server_is_named(tmp_path: Path) -> None:
-    view = trained(tmp_path, 5, "slow:rank=2x4@step=100", "0.005", "200", "100")
-    first = view.limits[0]
-    assert first.resource == "slow worker" and first.text.startswith("worker 2 (rank 2")
-    assert first.seconds > 0.1 * view.run.seconds
+    def check(folder: Path) -> None:
+        view = trained(folder, 5, "slow:rank=2x4@step=100", "0.005", "200", "100")
+        first = view.limits[0]
+        assert first.resource == "slow worker" and first.text.startswith("worker 2 (rank 2")
+        assert first.seconds > 0.1 * view.run.seconds
+
+    once_of_three(tmp_path, check)

@@ -89,7 +89,6 @@ def every_combination(workers: int, most_ranks: int) -> Iterator[tuple[int, list
 
 
 @pytest.mark.slow
-@pytest.mark.limit(240)
 @pytest.mark.parametrize(
     ("words", "layers"),
     [

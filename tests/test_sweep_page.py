@@ -257,7 +257,7 @@ def test_hostile_texts_are_escaped(tmp_path: Path) -> None:
 
 def hpcflow(*words: str) -> None:
     command = [sys.executable, "-m", "hpcflow", *words]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=60, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=200, capture_output=True)
 
 
 def test_the_commands_write_the_charts(tmp_path: Path) -> None:

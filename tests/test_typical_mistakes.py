@@ -102,7 +102,7 @@ def output_of(folder: Path, mistake: Mistake) -> tuple[int, str]:
     words = [sys.executable, "-m", "hpcflow", "run", *mistake.options.split(), script.name]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    done = subprocess.run(words, cwd=folder, env=environ, text=True, timeout=110, **streams)
+    done = subprocess.run(words, cwd=folder, env=environ, text=True, timeout=300, **streams)
     return done.returncode, done.stdout
 
 

@@ -83,7 +83,7 @@ def job(folder: Path, script: str, *words: str, **more: str) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=300,
     )
     return done.returncode, done.stdout
 

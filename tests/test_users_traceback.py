@@ -140,7 +140,7 @@ def plain_python(folder: Path, script: str, **environ: str) -> str:
     (folder / "broken.py").write_text(script)
     given = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environ}
     words = [sys.executable, "broken.py"]
-    done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=folder, env=given, capture_output=True, text=True, timeout=200)
     assert done.returncode == 1
     return done.stderr
 

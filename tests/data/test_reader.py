@@ -31,6 +31,9 @@ def graph() -> Iterator[hf.Graph]:
 
 @pytest.fixture(autouse=True)
 def no_thread_stays() -> Iterator[None]:
+    if readers():  # of another module, that were not closed
+        gc.collect()
+        until(lambda: not readers())
     yield
     gc.collect()
     until(lambda: not readers())
@@ -173,7 +176,7 @@ def test_batches_are_read_while_a_step_runs(alone: RankContext, ahead: int) -> N
 @pytest.mark.slow
 def test_several_readers_wait_at_once(alone: RankContext) -> None:
     """Two threads that can only go on together: each asks for another batch at the same time."""
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=200)
 
     class Late(Slow):
         def __getitem__(self, number: int) -> np.float32:
@@ -292,7 +295,7 @@ class SlowRows:
         return 512
 
     def __getitem__(self, number: int) -> np.ndarray:
-        assert self.semaphore.acquire(timeout=60)
+        assert self.semaphore.acquire(timeout=200)
         return np.full(8, number, "f4")
 
 
