@@ -94,13 +94,27 @@ COMMAND_LINES = [
 ]
 
 
+# Of two ranks that fail with the same error one may stand still for a while on a busy machine.
+PATIENT = """
+import os
+if os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK"):
+    from hpcflow.runtime.failure import abort_on_error
+    abort_on_error.LET_OTHERS_SIGN_S = 5.0
+"""
+
+
 def output_of(folder: Path, mistake: Mistake) -> tuple[int, str]:
     """The exit code and the output of `hpcflow run` on a copy of the script."""
     script = SCRIPTS / f"{mistake.script}.py"
     if script.exists():
         (folder / script.name).write_text(script.read_text())
     words = [sys.executable, "-m", "hpcflow", "run", *mistake.options.split(), script.name]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    places = [str(ROOT)]
+    if "on ranks 0-1" in mistake.cause:
+        (folder / "patient").mkdir()
+        (folder / "patient" / "sitecustomize.py").write_text(PATIENT)
+        places.insert(0, str(folder / "patient"))
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     done = subprocess.run(words, cwd=folder, env=environ, text=True, timeout=300, **streams)
     return done.returncode, done.stdout
