@@ -28,6 +28,7 @@ from hpcflow.monitoring.wait_ledger import (
     read_all,
     remove_stale,
 )
+from tests.comm import watching
 from tests.comm.threads import until
 
 
@@ -39,8 +40,10 @@ def ledgers(tmp_path):
         ledger.close()
 
 
-def watch(ledger, run_dir, stall_s=1.0, abort_s=60.0, abort=lambda error: None, **more):
-    return StallWatchdog(
+def watch(
+    ledger, run_dir, stall_s=1.0, abort_s=60.0, abort=lambda error: None, of=StallWatchdog, **more
+):
+    return of(
         ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
     )
 
@@ -146,18 +149,16 @@ def test_no_torn_record_is_read(ledgers):
         assert (entry.op, entry.peer, entry.kind) == want
 
 
-def test_a_stall_is_reported_once_with_who_is_missing(ledgers, tmp_path, caplog):
+def test_a_stall_is_reported_once_with_who_is_missing(ledgers, tmp_path, caplog, monkeypatch):
+    clock = watching.Clock(monkeypatch)
     for ledger in ledgers[:2]:
         ledger.enter(1204, "grads/bucket3", -1, "collective")
     ledgers[2].enter(1204, "read_batch (data.py:88)", -1, INSIDE)
-    # a report is shared for stall_s seconds: the second rank may look late on a loaded machine
-    dogs = [watch(ledger, tmp_path, stall_s=4.0) for ledger in ledgers]
-    report = tmp_path / "stall-1204.txt"
-    until(lambda: report.exists() and report.read_text().count("stacks of rank") == 4)
-    time.sleep(0.3)
-    for dog in dogs:
-        dog.stop()
-    text = report.read_text()
+    dogs = [watch(ledger, tmp_path, stall_s=4.0, of=watching.Watchdog) for ledger in ledgers]
+    clock.run(dogs, 3.5)
+    assert not list(tmp_path.glob("stall-*"))
+    clock.run(dogs, 2.5)
+    text = (tmp_path / "stall-1204.txt").read_text()
     assert "collective 'grads/bucket3' at step 1204 has waited" in text
     assert "for 2 of 4 ranks" in text and "2 on nid1: is inside 'read_batch (data.py:88)'" in text
     assert text.count("\nranks\n") == 1
@@ -170,16 +171,18 @@ def test_a_stall_is_reported_once_with_who_is_missing(ledgers, tmp_path, caplog)
     assert len(where) == 2
 
 
-def test_an_idle_rank_and_a_short_wait_are_no_stall(ledgers, tmp_path):
-    dogs = [watch(ledger, tmp_path) for ledger in ledgers]
+def test_an_idle_rank_and_a_short_wait_are_no_stall(ledgers, tmp_path, monkeypatch):
+    clock = watching.Clock(monkeypatch)
+    dogs = [watch(ledger, tmp_path, of=watching.Watchdog) for ledger in ledgers]
     ledgers[1].enter(3, "slow host function", -1, INSIDE)
     for step in range(10):  # together they last longer than a stall
         ledgers[0].enter(step, "x", 1, "recv")
-        time.sleep(0.12)
+        clock.run(dogs, 0.75)
         ledgers[0].leave()
-    for dog in dogs:
-        dog.stop()
     assert not list(tmp_path.glob("stall-*"))
+    ledgers[0].enter(10, "x", 1, "recv")
+    clock.run(dogs, 1.25)
+    assert [path.name for path in tmp_path.glob("stall-*")] == ["stall-10.txt"]
 
 
 def test_abort_is_called_once_with_the_error(ledgers, tmp_path):
@@ -209,7 +212,8 @@ def test_a_rank_that_holds_the_gil_is_seen_with_its_stack(tmp_path):
             open(base + "/kept", "w").close()
             keeps_the_gil()
         else:
-            while not os.path.exists(base + "/kept"):
+            stacks = base + "/ledger/stacks-000001"  # which it writes half a second later
+            while not (os.path.exists(base + "/kept") and os.path.getsize(stacks)):
                 time.sleep(0.01)
             ledger.enter(9, "grads/bucket0", -1, "collective")
             sys.stdin.read()

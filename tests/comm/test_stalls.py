@@ -19,6 +19,7 @@ from hpcflow.monitoring.stall_watchdog import StallTimes, StallWatchdog
 from hpcflow.monitoring.wait_ledger import DEAD_S, OWN, PATIENT, PREFIX, WaitLedger, read_all
 from hpcflow.platform.private_files import is_own_folder
 from hpcflow.platform.rank_logging import SharedLineBoard
+from tests.comm import watching
 from tests.comm.threads import until
 
 PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
@@ -38,30 +39,29 @@ def node(tmp_path):
         one.close()
 
 
-def watch(ledger, run_dir, stall_s=2.0, abort_s=60.0, abort=lambda error: None, **more):
-    return StallWatchdog(
+def watch(
+    ledger, run_dir, stall_s=2.0, abort_s=60.0, abort=lambda error: None, of=StallWatchdog, **more
+):
+    return of(
         ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
     )
 
 
-@pytest.mark.slow
-def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path):
+def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path, monkeypatch):
     """Rank 1 evaluates: its steps end, though it comes to no meeting; then they do not any more."""
+    clock = watching.Clock(monkeypatch)
     mine, other = node(0), node(1)
     mine.enter(0, "saving", -1, "request")
     moving = [True]
-
-    def moves(seconds):
-        time.sleep(seconds / 2)
-        return moving[0]
-
-    dogs = [watch(mine, tmp_path), watch(other, tmp_path, moves=moves)]
-    time.sleep(4.0)
+    dogs = [
+        watch(mine, tmp_path, of=watching.Watchdog),
+        watch(other, tmp_path, of=watching.Watchdog, moves=lambda seconds: moving[0]),
+    ]
+    clock.run(dogs, 4.0)
     assert not list(tmp_path.glob("stall-*")), "twice as long as a stall may last"
     moving[0] = False
-    until(lambda: list(tmp_path.glob("stall-*")))
-    for dog in dogs:
-        dog.stop()
+    clock.run(dogs, 2.5)
+    assert list(tmp_path.glob("stall-*"))
 
 
 def test_a_server_that_serves_others_is_no_movement(node):
@@ -77,30 +77,32 @@ def test_a_server_that_serves_others_is_no_movement(node):
     assert entries[2].moved and not entries[1].moved
 
 
-@pytest.mark.slow
-def test_who_waits_for_one_that_writes_a_file_does_not_stall(node, tmp_path):
+def test_who_waits_for_one_that_writes_a_file_does_not_stall(node, tmp_path, monkeypatch):
     """Rank 1 saves for long, perhaps in a call that keeps the GIL; then it hangs."""
     program = """if True:
-        import os, sys, time
+        import sys
         with open(sys.argv[1], "wb", buffering=0) as file:
-            while not os.path.exists(sys.argv[2]):
+            for line in sys.stdin:  # each asks for a write
                 file.seek(0)
-                file.write(bytes(1 << 20))
-                time.sleep(0.01)
-        input()
+                file.write(bytes(2 << 20))
+                print("written", flush=True)
     """
-    paths = [str(tmp_path / name) for name in ("large", "enough")]
-    child = subprocess.Popen([sys.executable, "-c", program, *paths], stdin=subprocess.PIPE)
+    clock = watching.Clock(monkeypatch)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "large")], **pipes)
     mine, other = node(0), node(1)
     mine.enter(0, "what one rank decides", 1, "request")
     other._words[2] = child.pid
-    dog = watch(mine, tmp_path)
-    time.sleep(4.0)
+    dog = watch(mine, tmp_path, of=watching.Watchdog)
+    for _ in range(16):
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "written\n"
+        clock.run([dog], 0.25)
     assert not list(tmp_path.glob("stall-*")), "twice as long as a stall may last"
-    (tmp_path / "enough").touch()
-    until(lambda: list(tmp_path.glob("stall-*")))
-    dog.stop()
-    child.communicate(b"\n")
+    clock.run([dog], 2.5)
+    assert list(tmp_path.glob("stall-*"))
+    child.communicate()
 
 
 def test_a_meeting_misses_ranks_of_the_same_place_alone(node):
@@ -188,26 +190,27 @@ def test_a_stopped_rank_that_waited_is_not_spoken_for(node, tmp_path):
     assert not list(tmp_path.glob("stall-*"))
 
 
-def test_nodes_tell_each_other_through_the_run_directory(node, tmp_path):
+def test_nodes_tell_each_other_through_the_run_directory(node, tmp_path, monkeypatch):
     """The rank that is missing is alone on another node: its line is in the report all the same."""
+    clock = watching.Clock(monkeypatch)
     mine, far = node(0, "nid1"), node(1, "nid2", "/job:worker/task:1")
     folder = tmp_path / "run"
     near = CrossNodeLedgers(mine.directory, folder, "nid1")
     there = CrossNodeLedgers(far.directory, folder, "nid2")
     there.folder = near.folder  # of one name on all nodes
-    dog = watch(far, folder, nodes=there, leads=True)
-    time.sleep(0.4)
+    dog = watch(far, folder, nodes=there, leads=True, of=watching.Watchdog)
+    clock.run([dog], 4.0)
     assert not folder.exists(), "as long as nobody waits nothing is written"
     mine.enter(5, "grads", -1, "AllReduce")
-    first = watch(mine, folder, nodes=near, leads=True)
-    until(lambda: (folder / "stall-5.txt").exists())
+    first = watch(mine, folder, nodes=near, leads=True, of=watching.Watchdog)
+    clock.run([dog, first], 2.5)
     first.stop()
     dog.stop()
     text = (folder / "stall-5.txt").read_text()
     assert "for 1 of 4 ranks" in text
     assert "missing  1 on nid2, /job:worker/task:1: waits for nothing: it computes" in text
-    line = text.partition("missing  1")[2].partition("\n")[0]  # this thread's, in `until` above
-    assert any(f"{name}.py:" in line for name in ("test_stalls", "threads")), line
+    line = text.partition("missing  1")[2].partition("\n")[0]  # this thread's
+    assert any(f"{name}.py:" in line for name in ("test_stalls", "watching")), line
     assert not near.folder.exists(), "nothing is left of a job that ends in order"
 
 

@@ -18,6 +18,7 @@ from hpcflow.errors import DeathError
 from hpcflow.monitoring.failure_detector import FailureDetector, death_facts, set_next_advice
 from hpcflow.monitoring.launcher_watchdog import LauncherWatchdog
 from hpcflow.monitoring.stall_watchdog import StallTimes
+from hpcflow.monitoring.startup_processes import StartupProcesses
 from hpcflow.monitoring.wait_ledger import PREFIX, WaitLedger, read_all
 from hpcflow.report import run_outcome
 from hpcflow.report.run_directory_reader import FileFacts
@@ -232,9 +233,14 @@ def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
     """Rank 0 ends in order with the script's exit code; the launcher then kills rank 1."""
     program = f"""
         import subprocess, sys, time
-        from hpcflow.monitoring import launcher_watchdog
+        from hpcflow.monitoring import failure_detector, launcher_watchdog
         from hpcflow.monitoring.stall_watchdog import StallTimes
         launcher_watchdog.LOOK_S = 0.05
+        look, found = failure_detector.WatchedRanks._look, []
+        def looks(self):
+            look(self)
+            found.append(self.live_count)
+        failure_detector.WatchedRanks._look = looks
         witness = launcher_watchdog.LauncherWatchdog({str(tmp_path)!r}, StallTimes(60, 600))
         seen = []
         look_at = witness._look_at
@@ -250,7 +256,8 @@ def test_a_rank_that_the_launcher_ends_after_another_has_left_is_not_blamed(
         ranks = [subprocess.Popen([sys.executable, "-c", rank, str(r)], **pipes) for r in range(2)]
         for process in ranks:
             process.stdout.readline()
-        time.sleep(1.0)
+        while 2 not in found:
+            time.sleep(0.01)
         ranks[0].stdin.close()
         while len(seen) < 1:
             time.sleep(0.01)
@@ -319,10 +326,18 @@ def test_a_witness_does_not_blame_the_one_rank_it_found(
     size = {"OMPI_COMM_WORLD_SIZE": expected, "OMPI_COMM_WORLD_LOCAL_SIZE": expected}
     place = {"OMPI_COMM_WORLD_RANK": 0, "OMPI_COMM_WORLD_LOCAL_RANK": 0} | size
     env = {**os.environ, **{key: str(value) for key, value in place.items()}}
-    sleep = [sys.executable, "-c", "import time; time.sleep(100)"]
+    wait, found = StartupProcesses.wait, []
+
+    def waits(self, seconds):
+        gone = wait(self, seconds)
+        found.extend(self._watched.values())
+        return gone
+
+    monkeypatch.setattr(StartupProcesses, "wait", waits)
     witness = LauncherWatchdog(str(tmp_path), StallTimes(60, 600))
+    sleep = [sys.executable, "-c", "import time; time.sleep(1000)"]
     with subprocess.Popen(sleep, env=env) as rank:
-        time.sleep(1.0)
+        until(lambda: (0, rank.pid) in found)
         rank.kill()
     assert witness.report_failure(str(tmp_path / "run"), 138)
     facts = json.loads((tmp_path / "run" / "failure.json").read_text())
