@@ -256,7 +256,7 @@ class LocalCommunicator(Communicator):
         group = self._blocking(
             f"splits off {list(ranks)}",
             None,
-            lambda _: ThreadGroup(len(ranks), parent.delays, parent.eager_bytes),
+            lambda _: ThreadGroup(len(ranks), parent.delays, parent.eager_bytes, parent),
         )
         if self.rank not in ranks:
             return None
@@ -264,10 +264,8 @@ class LocalCommunicator(Communicator):
         return LocalCommunicator(group, list(ranks).index(self.rank), self.traffic, top)
 
     def abort(self, code: int) -> None:
-        """Make every further call of every rank of this communicator fail."""
-        with self._group.lock:
-            self._group.aborted = code
-            self._group.lock.notify_all()
+        """Make every further call of every rank fail, also through communicators split off."""
+        self._group.abort(code)
         self._check()
 
     def close(self) -> None:

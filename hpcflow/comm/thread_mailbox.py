@@ -7,6 +7,7 @@ import heapq
 import itertools
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -278,16 +279,38 @@ class CollectiveCall:
 
 
 class ThreadGroup:
-    """Shared state of the ranks of one communicator; `lock` guards all of it."""
+    """Shared state of the ranks of one communicator; `lock` guards all of it.
 
-    def __init__(self, size: int, delays: MessageDelays, eager_bytes: int) -> None:
+    `parent` is the group that it was split off from.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        delays: MessageDelays,
+        eager_bytes: int,
+        parent: ThreadGroup | None = None,
+    ) -> None:
         self.size, self.delays, self.eager_bytes = size, delays, eager_bytes
         self.lock = threading.Condition()
         self.boxes = [Mailbox() for _ in range(size)]
         self.rounds: collections.defaultdict[object, CollectiveCall] = collections.defaultdict(
             CollectiveCall
         )
+        self.parts: weakref.WeakSet[ThreadGroup] = weakref.WeakSet()
         self.aborted: int | None = None
+        if parent is not None:
+            parent.parts.add(self)
+            self.aborted = parent.aborted
+
+    def abort(self, code: int) -> None:
+        """Make every further call of its ranks fail, also through groups split off from it."""
+        with self.lock:
+            self.aborted = code
+            self.lock.notify_all()
+            parts = list(self.parts)
+        for part in parts:
+            part.abort(code)
 
     def bring(
         self, key: object, rank: int, label: str, local_input: Any, combine: Callable[[list], Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -105,5 +106,26 @@ def test_abort_reaches_everyone():
         else:
             with pytest.raises(CommError, match="code 7"):
                 done(comm.recv(np.zeros(1), 0, 1))
+
+    on_all(thread_world(2), play)
+
+
+@pytest.mark.parametrize("call", ["a gather of text", "a barrier", "a receive"])
+def test_abort_reaches_who_waits_in_a_part(call):
+    """Rank 0 aborts the whole when rank 1 waits for it in a communicator split off."""
+    waits = threading.Event()
+
+    def play(comm):
+        part = comm.split([0, 1])
+        if comm.rank == 0:
+            assert waits.wait(60)
+            with pytest.raises(CommError, match="code 7"):
+                comm.abort(7)
+            return
+        waits.set()
+        with pytest.raises(CommError, match="code 7"):
+            if call == "a gather of text":
+                part.gather_text("here")
+            done(part.barrier() if call == "a barrier" else part.recv(np.zeros(1), 0, 1))
 
     on_all(thread_world(2), play)
