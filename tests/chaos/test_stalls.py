@@ -79,7 +79,7 @@ def job(folder: Path, words: list[str], **settings: object) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        timeout=100,
+        timeout=220,
     )
     return done.returncode, done.stdout + "".join(p.read_text() for p in folder.glob("stall-*"))
 

@@ -62,20 +62,20 @@ class Running:
         self.folder = folder
         argv = words(*options, "train.py", saved, "stay")
         self.process = subprocess.Popen(argv, cwd=folder, env=environ(), stderr=subprocess.PIPE)
-        until((folder / "begun").exists, 60)
+        until((folder / "begun").exists, 100)
 
     def __enter__(self) -> Running:
         return self
 
     def __exit__(self, *error: object) -> None:
         (self.folder / "end").touch()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=220)
 
 
 def started(folder: Path, *options: str, saved: str = "") -> subprocess.CompletedProcess[str]:
     argv = words(*options, "train.py", saved)
     return subprocess.run(
-        argv, cwd=folder, env=environ(), capture_output=True, text=True, timeout=90
+        argv, cwd=folder, env=environ(), capture_output=True, text=True, timeout=220
     )
 
 
@@ -102,7 +102,7 @@ def test_ranks_of_a_launcher_refuse_too(folder: Path) -> None:
         start = launcher_detection.start_command(2, words("--run-dir", "run", "train.py", ""))
         env = {**start.env, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            start.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=90
+            start.argv, cwd=folder, env=env, capture_output=True, text=True, timeout=220
         )
         assert done.returncode != 0 and "is in use by another job" in done.stderr
 
@@ -367,7 +367,7 @@ def test_of_many_that_take_a_dead_ones_place_at_once_one_does(tmp_path: Path) ->
             for one in processes:
                 won += one.stdout.readline().split()
     for one in processes:
-        one.communicate("\n", timeout=30)
+        one.communicate("\n", timeout=100)
     assert sorted(won) == names
 
 

@@ -43,9 +43,7 @@ def ledgers(tmp_path):
 def watch(
     ledger, run_dir, stall_s=1.0, abort_s=60.0, abort=lambda error: None, of=StallWatchdog, **more
 ):
-    return of(
-        ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
-    )
+    return of(ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more)
 
 
 def test_others_read_what_a_rank_writes(ledgers):

@@ -42,9 +42,7 @@ def node(tmp_path):
 def watch(
     ledger, run_dir, stall_s=2.0, abort_s=60.0, abort=lambda error: None, of=StallWatchdog, **more
 ):
-    return of(
-        ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more
-    )
+    return of(ledger, 4, run_dir, StallTimes(stall_s, abort_s), abort, watch_gil=False, **more)
 
 
 def test_who_waits_for_one_that_moves_does_not_stall(node, tmp_path, monkeypatch):

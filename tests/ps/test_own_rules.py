@@ -180,7 +180,7 @@ def hpcflow_run(script: Path, folder: Path, *options: str) -> subprocess.Complet
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
     )
 
 

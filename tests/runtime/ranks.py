@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from hpcflow.runtime.job import job_membership
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.settings import Settings
 
-LIMIT_S = 100.0
+LIMIT_S = 200.0  # only a wrong program needs it
 SMALL = {"random_seed": 1, "part_bytes": 1}  # settings of jobs unless they say others
 
 
@@ -51,8 +52,9 @@ def run_ranks(
     threads = [threading.Thread(target=rank, args=(r,), daemon=True) for r in range(n)]
     for thread in threads:
         thread.start()
+    late = time.monotonic() + LIMIT_S
     for thread in threads:
-        thread.join(LIMIT_S)
+        thread.join(max(0.0, late - time.monotonic()))
     if errors:
         raise errors[0]
     if any(thread.is_alive() for thread in threads):

@@ -144,7 +144,7 @@ def run_script(folder: Path, ranks: int, *options: str) -> tuple[list, str]:
     words = [sys.executable, "-m", "hpcflow", "run", "-n", str(ranks), *sets, "script.py"]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "FOUND" in line]

@@ -237,7 +237,7 @@ def test_a_second_thread_s_step_runs_while_the_first_waits():
             context.shared.set()
             waiting.join()
             return float(found)
-        context.shared.wait(30)
+        assert context.shared.wait(60)
         session.run(ready.initializer)
         return None
 

@@ -557,7 +557,7 @@ def test_a_loop_that_takes_from_a_queue() -> None:
         )
         filler.start()
         assert session.run(total) == 10
-        filler.join(10)
+        filler.join(60)
 
 
 def test_a_closed_queue_ends_a_loop_that_waits_and_the_next_step_can_follow() -> None:

@@ -56,7 +56,7 @@ def run(
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "HPCFLOW_COST_CACHE": costs}
     environ |= {"HPCFLOW_PLAN_CACHE": str(folder / "plans"), "HPCFLOW_THREADS": threads}
     done = subprocess.run(
-        line, cwd=folder, env=environ, capture_output=True, text=True, timeout=120
+        line, cwd=folder, env=environ, capture_output=True, text=True, timeout=220
     )
     text = done.stdout + done.stderr
     assert done.returncode == 0, text
@@ -146,6 +146,6 @@ def test_a_rank_imports_none_of_it():
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=220
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr

@@ -43,7 +43,7 @@ class Ear:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         (self.server,) = [context for context in made if not context.is_driver]
         self.mouth = self.worlds[1 - self.server.rank]
 

@@ -153,7 +153,7 @@ def hpcflow(*arguments, folder):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
     )
 
 

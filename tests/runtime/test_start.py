@@ -16,7 +16,7 @@ from hpcflow.launch import launcher_detection
 from tests.processes import without_summary
 
 ROOT = Path(__file__).parents[2]
-END_S = 60  # a job that fails at its start needs seconds, one that hangs any time
+END_S = 150  # a job that fails at its start needs seconds, one that hangs any time
 SCRIPT = """
     import errno, os, sys
     import hpcflow as hf

@@ -61,7 +61,7 @@ def start(folder: Path, steps: int, factor: float) -> Start:
         env=environ,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=220,
     )
     output = done.stdout + done.stderr
     assert done.returncode == 0, output

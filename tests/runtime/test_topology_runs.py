@@ -46,7 +46,7 @@ def job(folder: Path, ranks: int, *options: str) -> subprocess.CompletedProcess[
     words = [sys.executable, "-m", "hpcflow", "run", "-n", str(ranks), *sets, "small.py"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+        words, cwd=folder, env=environ, capture_output=True, text=True, timeout=220
     )
 
 

@@ -393,7 +393,7 @@ def test_the_modules_are_not_loaded_without_the_setting():
         "print([m for m in sys.modules if 'trace_' in m or 'job_trace' in m or 'clock_off' in m])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100,
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=220,
         cwd=Path(__file__).parent.parent.parent,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stderr

@@ -77,7 +77,7 @@ def started(folder: Path, script: str, *options: str, code: int = 0) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert done.returncode == code, done.stdout
     return done.stdout

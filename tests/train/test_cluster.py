@@ -292,7 +292,7 @@ def test_a_cluster_of_threads_in_one_process() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert found == [[[10.0, 10.0], 20, "/job:ps/task:1"]] * 2
     hf.test.end_local_cluster(workers)
     for server in servers:

@@ -70,7 +70,7 @@ def pipeline(folder, device=None):
         while True:
             losses.append(float(session.run([loss, train])[0]))
     coord.request_stop()
-    coord.join([*threads, keeper], stop_grace_period_secs=30)
+    coord.join([*threads, keeper], stop_grace_period_secs=60)
     at_end = session.run([w, step])
 
     steps = []

@@ -83,7 +83,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=150,
+        timeout=220,
     )
     assert done.returncode == (75 if stop_at else 0), done.stdout
     return done.stdout

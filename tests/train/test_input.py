@@ -25,7 +25,7 @@ def running():
     threads = hf.train.start_queue_runners(session, coord)
     yield session
     coord.request_stop()
-    coord.join(threads, stop_grace_period_secs=20)
+    coord.join(threads, stop_grace_period_secs=60)
 
 
 def until_the_end(session, fetch):
@@ -165,7 +165,7 @@ def train_from_a_queue(context=None):
             while True:
                 losses.append(session.step([loss, train], {})[0])
         coord.request_stop()
-        coord.join(threads, stop_grace_period_secs=20)
+        coord.join(threads, stop_grace_period_secs=60)
         assert session.steps == len(losses)
         found = session.run(w)
     return losses, found

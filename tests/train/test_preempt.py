@@ -195,7 +195,7 @@ def test_a_request_after_training_does_not_end_the_script(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=220,
     )
     assert (done.returncode, done.stdout) == (code, "evaluated\n"), done.stderr
 

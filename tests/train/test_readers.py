@@ -143,7 +143,7 @@ def test_a_read_waits_for_a_name(files: list[str]) -> None:
         thread.join(0.2)
         assert thread.is_alive() and not found
         session.run(put, {name: files[1]})
-        thread.join(20)
+        thread.join(60)
         assert found == [b"head"]
         assert session.run(record)[1] == b""
 
