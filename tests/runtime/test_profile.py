@@ -81,20 +81,39 @@ def check_trace(events, rank):
         stack.append(end)
 
 
-def sleepy(seconds):
+class Clock:
+    """A clock of profiles on which all but sleep takes 5 microseconds, each time a bit less."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.tick = time.perf_counter_ns(), 5000
+        monkeypatch.setattr(profiler, "time", self)
+
+    def perf_counter_ns(self):
+        self.now += self.tick
+        self.tick -= 1
+        return self.now
+
+    def time_ns(self):
+        return time.time_ns()
+
+    def sleep(self, seconds):
+        self.now += round(seconds * 1e9)
+
+
+def sleepy(seconds, sleep):
     def slow(x):
-        time.sleep(seconds)
+        sleep(seconds)
         return x
 
     return slow
 
 
-def one_slow_op(steps=8):
+def one_slow_op(steps=8, sleep=time.sleep):
     """A step that trains, of products and one operation that sleeps."""
     x = hf.placeholder(hf.float32, [4, 6], name="x")
     w = hf.Variable(np.ones((6, 5), np.float32), name="w")
     y = hf.matmul(x, w, name="product")
-    z = hf.py_func(sleepy(0.01), [y], hf.float32, name="sleeper")
+    z = hf.py_func(sleepy(0.01, sleep), [y], hf.float32, name="sleeper")
     z.set_shape([4, 5])
     train = w.assign_sub(hf.ones([6, 5]) * hf.reduce_mean(z + y))
     session = hf.Session()
@@ -104,9 +123,10 @@ def one_slow_op(steps=8):
     return session.run(w)
 
 
-def test_the_operation_that_takes_the_time_is_named_with_its_line(tmp_path, caplog):
+def test_the_operation_that_takes_the_time_is_named_with_its_line(tmp_path, caplog, monkeypatch):
+    clock = Clock(monkeypatch)
     with caplog.at_level("INFO", logger="hpcflow"):
-        _, one = alone(tmp_path, one_slow_op)
+        _, one = alone(tmp_path, lambda: one_slow_op(sleep=clock.sleep))
     check(one, tmp_path)
     first = one["ops"][0]
     assert first["name"] == "sleeper" and first["seconds"] >= 4 * 0.01
@@ -335,7 +355,9 @@ def test_over_mpi_the_slow_operation_is_named_on_each_rank(tmp_path_factory):
         assert [one["rank"] for one in ranks] == list(range(world.size))
         for one in ranks:
             check(one, Path(folder))
-            assert one["ops"][0]["name"] == "sleeper"
+            seconds = {row["name"]: row["seconds"] for row in one["ops"]}
+            assert seconds["sleeper"] >= 4 * 0.01
+            assert list(seconds.values()) == sorted(seconds.values(), reverse=True)
 
 
 # -- spans of time

@@ -295,6 +295,7 @@ def test_hosts_have_one_time_and_their_parts_come_by_messages(tmp_path, hosts, s
         return result
 
     run_ranks(3, body, trace=str(tmp_path / "out" / "t"), **settings)
+    took_ns = time.monotonic_ns() - hosts[0].begin
     assert not list((tmp_path / "local").rglob("*.part")), "all parts are removed"
     trace = Trace(tmp_path / "out" / "t.json")
     facts = {one["rank"]: one for one in trace.about["clocks"]}
@@ -302,9 +303,9 @@ def test_hosts_have_one_time_and_their_parts_come_by_messages(tmp_path, hosts, s
     for rank in (1, 2):
         fact = facts[rank]
         assert fact["how"] == "measured by ping-pong"
-        assert 0 < fact["error_ns"] < 100_000_000
+        assert 0 < fact["error_ns"] < abs(AHEAD[rank] - AHEAD[0]) / 10
         ahead = AHEAD[rank] - AHEAD[0]
-        gained = (GAIN[rank] - GAIN[0]) * 5e9  # in at most 5 s
+        gained = (GAIN[rank] - GAIN[0]) * took_ns
         for offset in fact["offset_ns"]:
             assert min(0, gained) - fact["error_ns"] <= offset - ahead
             assert offset - ahead <= max(0, gained) + fact["error_ns"]
