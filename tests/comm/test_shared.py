@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,21 +106,30 @@ def test_without_room_all_ranks_use_mpi_and_say_so(comm, monkeypatch, caplog):
     assert len(lines) == (1 if comm.size > 1 else 0)
 
 
-def test_shared_memory_is_given_back(comm):
-    """A closed bucket's window is unmapped on every rank."""
-    from hpcflow.comm.shared_memory_allreduce import free_bytes
+def shared_memory():
+    """Bytes of shared memory that this process maps, and the files; others have theirs."""
+    total, files = 0, set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, kind, _, _, _, *name = line.split(maxsplit=5)
+        if kind[3] == "s":
+            begin, end = (int(word, 16) for word in addresses.split("-"))
+            total += end - begin
+            files.update(name)
+    return total, files
 
-    done(comm.barrier())
-    before = free_bytes()
-    done(comm.barrier())
+
+def test_shared_memory_is_given_back(comm):
+    """A closed bucket's window is unmapped on every rank, and its file is removed."""
+    before, others = shared_memory()
     for _ in range(3):
         bucket = comm.bucket(500_000, np.dtype("f8"))
-        done(comm.barrier())
-        assert free_bytes() < before - 4_000_000 or comm.size == 1
-        done(comm.barrier())
+        mapped, files = shared_memory()
+        assert mapped > before + 4_000_000 or comm.local.size == 1
         bucket.close()
         done(comm.barrier())
-    assert free_bytes() > before - 2_000_000
+        assert shared_memory()[0] < before + 2_000_000
+        assert not [file for file in files - others if Path(file).exists()]
+        done(comm.barrier())
 
 
 @pytest.mark.slow
