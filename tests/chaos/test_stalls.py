@@ -113,14 +113,14 @@ def wrong(folder: Path, kind: str, seed: int, stall_s: float = STALL_S) -> str:
 
 @pytest.mark.slow
 def test_a_stopped_worker_is_found_behind_the_server_that_others_wait_for(tmp_path):
-    assert wrong(tmp_path, "worker", 2, stall_s=1.0) == ""
+    assert wrong(tmp_path, "worker", 2, stall_s=3.0) == ""
 
 
 @pytest.mark.slow
 def test_a_healthy_job_is_no_stall_however_long_one_waits(tmp_path):
     """Slow data, a long evaluation, a worker with far more steps than another."""
-    times = {"stall_s": 1.5, "stall_abort_s": 3}
-    code, output = job(tmp_path, [str(HEALTHY), "1.5"], ps=1, **times)
+    times = {"stall_s": 4, "stall_abort_s": 8}  # a third of it is waited in a step, with a margin
+    code, output = job(tmp_path, [str(HEALTHY), "4"], ps=1, **times)
     assert code == 0 and output.count("ENDED") == 2, output
     assert "StallError" not in output and not list(tmp_path.glob("*fail*"))
 

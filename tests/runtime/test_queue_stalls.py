@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.runtime.test_failure import job
+from tests.runtime.test_failure import STALLS, job
 
 QUEUE = """
 import threading
@@ -44,9 +44,8 @@ def test_a_program_that_waits_in_an_empty_queue_is_told_which(tmp_path):
     """Nobody puts anything in: the report names who waits, and where its server does."""
     code, output = job(
         tmp_path,
-        QUEUE + "session.run(taken)\n",
+        QUEUE + STALLS + "session.run(taken)\n",
         *("-n", "2", "--ps", "1"),
-        env={"HPCFLOW_STALL_S": "2", "HPCFLOW_STALL_ABORT_S": "4"},
     )
     assert code != 0
     assert "StallError" in output
