@@ -48,7 +48,7 @@ def test_a_rank_that_does_not_come_to_a_call_of_hdf5_is_named(tmp_path: Path, wh
     if not is_parallel():
         pytest.skip("needs an h5py built with MPI")
     (tmp_path / "script.py").write_text(SCRIPT)
-    stall = ["--set", "stall_s=2", "--set", "stall_abort_s=4"]
+    stall = ["--set", "stall_s=5", "--set", "stall_abort_s=10"]  # a slow start is no stall
     options = [*stall, "--set", "part_bytes=1", "--run-dir", "run", "script.py"]  # all ranks write
     done = subprocess.run(
         [sys.executable, "-m", "hpcflow", "run", "-n", "3", *options, where, "saved"],
