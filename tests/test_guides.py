@@ -128,6 +128,12 @@ AROUND: dict[tuple[str, int], tuple[str, str]] = {
         TRAINED,
         "assert str(session.context.cluster.sync) == 'backup:1'",
     ),
+    ("parameter-servers.md", 2): (
+        "v, x = hf.Variable([1.0, 2.0]), hf.constant([0.5, 0.5])",
+        "with hf.Session() as session:\n"
+        "    session.run(hf.global_variables_initializer())\n"
+        "    np.testing.assert_allclose(session.run(update), [1.4, 2.3], rtol=1e-6)",
+    ),
     ("running.md", 0): (
         "x, weights = hf.zeros([2, 3]), hf.zeros([3, 4])",
         "assert hidden.op.device == '/job:worker/task:1'",
@@ -144,7 +150,7 @@ ALONE: dict[tuple[str, int], tuple[str, str, str]] = {
         "print([v.tolist() for v in hf.Session().run([y, dx])])",
         "[[8.0, 27.0], [12.0, 27.0]]\n",
     ),
-    ("parameter-servers.md", 2): (
+    ("parameter-servers.md", 3): (
         "import dataclasses, types\nimport hpcflow as hf",
         "for arrived in [(0, 0.3)], [(0, 0.3), (2, 0.4)]:\n"
         "    print(Quorum(0.6).select(types.SimpleNamespace(arrived=arrived)))\n",
