@@ -229,21 +229,9 @@ def test_a_rank_that_hangs_before_it_has_joined_is_named_and_ends_the_job(tmp_pa
 def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
     """The others have left, and wait for it in the end of MPI."""
     script = """
-        import contextlib, glob, os, re, signal, time
+        import os, signal, time
         import hpcflow as hf
         from hpcflow.runtime.job.rank_monitoring import RankMonitoring
-
-        def descriptors():  # of this process, in the launcher
-            found = set()
-            for path in glob.glob(f"/proc/{launcher}/fdinfo/*"):
-                with contextlib.suppress(OSError), open(path) as file:
-                    found |= {path} if f"Pid:\\t{os.getpid()}\\n" in file.read() else set()
-            return found
-
-        with open(f"/proc/{os.getppid()}/status") as file:
-            launcher = re.search(r"PPid:\\t(\\d+)", file.read())[1]
-        while not (starts := descriptors()):
-            time.sleep(0.01)
 
         def ends(watching, end=RankMonitoring.end):
             end(watching)
@@ -254,12 +242,10 @@ def test_a_rank_that_hangs_at_the_end_is_named_and_ends_the_job(tmp_path):
         count = hf.train.get_or_create_global_step().assign_add(1)
         with hf.train.TrainingSession() as session:
             session.run(count)
-            while starts & descriptors():  # until the launcher has seen that this rank has joined
-                time.sleep(0.01)
-            session.context.barrier()
+            time.sleep(6)  # the launcher sees the ranks before they leave
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
-    times = ["--set=stall_s=5", "--set=stall_abort_s=20"]
+    times = ["--set=stall_s=4", "--set=stall_abort_s=12"]
     done = subprocess.run(
         [
             sys.executable,

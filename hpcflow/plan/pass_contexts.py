@@ -27,7 +27,6 @@ from hpcflow.plan.ir.control_flow_nodes import nested_programs
 from hpcflow.plan.ir.node_effects import plan_trains
 from hpcflow.plan.ir.program import Cluster, Edge, Partition, Plan, Program
 from hpcflow.plan.pass_row import Pass, Watch, run_passes
-from hpcflow.plan.verification.lost_updates import lost_update_warnings
 from hpcflow.settings import Settings
 
 
@@ -182,6 +181,9 @@ def device_placement(program: Program, planning: Planning) -> Program:
         planning.forecast, planning.task_seconds = found.forecast, found.task_seconds
     program, planning.reasons = place_devices(program, graph, cluster, placements, chosen)
     if cluster.mode == "ps" and cluster.replicas > 1 and cluster.lead.startswith("/job:worker"):
+        # only a job with servers needs it
+        from hpcflow.plan.verification.lost_updates import lost_update_warnings
+
         planning.warnings = tuple(lost_update_warnings(program))
     return program
 
