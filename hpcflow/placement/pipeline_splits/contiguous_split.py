@@ -32,7 +32,8 @@ from hpcflow.placement.pipeline_splits.stage_moves import improved_stages
 
 MOST_SETS = 400_000
 FEW_SETS = 3000  # are searched at once
-SETS_AT_ONCE = 2000  # about the sets that are searched together at first
+SETS_AT_ONCE = 2000  # about the sets that are searched together
+SETS_AT_FIRST = 100  # are searched whatever the time
 MOST_MOVES = 1 << 24  # of one annealing
 CHUNK = 2048  # sets on each side of a matrix product
 SLACK = 1e-9  # relative, for rounding
@@ -105,7 +106,9 @@ class _Search:
         try:
             before = self.problem.before
             first = [topological_order(before), topological_order(before, lambda free: 0)]
-            self._try(first, Deadline(math.inf))  # that some split fits is found without time left
+            # The time of a large problem may be over before any split is found.
+            self._try(first[:1], SETS_AT_FIRST, Deadline(math.inf))
+            self._try(first)
             sets = closed_sets(before, MOST_SETS, self.deadline.check)
             if sets is not None and len(sets) > FEW_SETS:
                 self._search_some(rng, self.deadline.after(0.05))
@@ -116,10 +119,15 @@ class _Search:
             pass
         return False
 
-    def _try(self, orders: list[list[int]], deadline: Deadline | None = None) -> None:
-        """Search the closed sets along some orders."""
+    def _try(
+        self,
+        orders: list[list[int]],
+        count: int = SETS_AT_ONCE,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Search about `count` closed sets along some orders."""
         sets = {0: None, (1 << self.problem.size) - 1: None}
-        step = 1 + self.problem.size * len(orders) // SETS_AT_ONCE
+        step = 1 + self.problem.size * len(orders) // count
         for order in orders:
             sets.update(dict.fromkeys(prefixes(order)[::step]))
         self._improve(list(sets), deadline=deadline)
