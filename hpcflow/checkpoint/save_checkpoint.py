@@ -34,7 +34,7 @@ from hpcflow.checkpoint.hdf5_structure_check import check_written
 from hpcflow.checkpoint.participating_ranks import ParticipatingRanks, run_or_error, served_ranks
 from hpcflow.checkpoint.row_partitioning import rows_to_write
 from hpcflow.checkpoint.save_plan import Facts, SavePlan
-from hpcflow.errors import CheckpointError
+from hpcflow.errors import CheckpointError, HpcflowError
 from hpcflow.runtime.job.rank_context import RankContext
 from hpcflow.runtime.state.state_store import StateStore
 
@@ -108,7 +108,7 @@ def save_checkpoint(
 
     try:
         return Path(team.decide(written, publish))
-    except CheckpointError:
+    except HpcflowError:  # a CommError if another rank has ended the job by its CheckpointError
         if context.is_chief:
             discard_draft(plan)
         raise

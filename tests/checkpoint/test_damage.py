@@ -12,11 +12,13 @@ import pytest
 import hpcflow as hf
 from hpcflow.checkpoint import checkpoint_directory
 from hpcflow.checkpoint.checkpoint_reader import SavedCheckpoint
+from hpcflow.checkpoint.participating_ranks import ParticipatingRanks
 from hpcflow.checkpoint.restore import newest_valid_checkpoint
 from hpcflow.errors import (
     CheckpointCorruptError,
     CheckpointError,
     CheckpointMismatchError,
+    CommError,
     HpcflowError,
 )
 from hpcflow.runtime.job.rank_context import RankContext
@@ -279,6 +281,21 @@ def disk(tmp_path):
     mounted(tmp_path / "disk", "size=6m")
     yield tmp_path / "disk"
     subprocess.run(["umount", "-l", str(tmp_path / "disk")], check=True)
+
+
+def test_a_job_that_ends_in_a_save_leaves_no_draft(tmp_path, monkeypatch):
+    """Another rank may end it by its error before the chief knows the outcome."""
+    decide = ParticipatingRanks.decide
+
+    def ended(self, value, chief):
+        if (tmp_path / "step-1.tmp").exists():
+            raise CommError("another rank has ended the job")
+        return decide(self, value, chief)
+
+    monkeypatch.setattr(ParticipatingRanks, "decide", ended)
+    with pytest.raises(CommError):
+        save_some(tmp_path, 1, ranks=1)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
