@@ -62,6 +62,17 @@ def test_an_abort_hangs_srun_in_a_heterogeneous_step_with_pmix(
         assert process.wait(100) == 75
 
 
+def test_a_signal_to_save_that_comes_before_the_rank_handles_it_is_told(tmp_path: Path) -> None:
+    without = RANK.replace("signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))", "")
+    process, _ = start(tmp_path, PMIX, without)
+    with process:
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(100) == 128 + signal.SIGUSR1
+    facts = json.loads((tmp_path / "failure.json").read_text())
+    assert facts["kind"] == "death" and facts["rank"] == 1
+    assert facts["cause"].endswith("was killed by SIGUSR1")
+
+
 def test_a_signal_that_does_not_interrupt_the_wait_is_forwarded(tmp_path: Path) -> None:
     """As one that comes between the last look at signals and the wait: another thread takes it."""
     elsewhere = """

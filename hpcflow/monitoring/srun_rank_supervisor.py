@@ -27,6 +27,7 @@ from hpcflow.monitoring.wait_ledger import first, ledger_folder, process_ledger
 
 LAUNCHERS = ("srun",)  # they end all tasks before another rank can report
 FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+SAVE = (signal.SIGUSR1, signal.SIGUSR2)  # scripts of jobs send them, so that a job saves and stops
 # Seconds by which Open MPI delays an abort: a rank that has lost a connection must not end the step
 # before the parent of the dead rank has reported.
 DELAY = "OMPI_MCA_mpi_abort_delay"
@@ -155,7 +156,8 @@ def _end(
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         return code
-    if {-code, signal.SIGTERM} & received:  # SLURM sends SIGTERM before it kills
+    is_early = -code in received and -code in SAVE  # the rank had no handler yet
+    if {-code, signal.SIGTERM} & received and not is_early:  # SLURM sends SIGTERM before it kills
         return 128 - code
     cause = f"was killed by {signal.Signals(-code).name}"
     ledger = process_ledger(ledger_folder(), child, since)
@@ -169,7 +171,7 @@ def _end(
         entry, directory = ledger
         is_first = first(directory / failure_detector.DIED)
         _report(failure_detector.death_facts([entry], directory, cause), is_first, run_dir)
-    return ABORTED
+    return 128 - code if is_early else ABORTED
 
 
 def _report(facts: dict[str, Any], is_first: bool, run_dir: str) -> None:
