@@ -104,6 +104,18 @@ def test_an_assignment_that_may_lose_updates_is_told_with_its_lines(name: str) -
     assert f"warning: {line}" in plan_text(plan) and plan_data(plan)["warnings"] == [line]
 
 
+def test_of_several_values_of_other_tasks_the_first_is_named() -> None:
+    """Whatever the hash of their names: all ranks and runs print the same line."""
+
+    def late(v: hf.Variable, given: hf.Tensor) -> Any:
+        values = [hf.multiply(given, k, name=f"value_{k}") for k in range(1, 9)]
+        with hf.colocate_with(v):
+            return v.assign(hf.add_n([v.read_value(), *map(hf.identity, values)]))
+
+    (line,) = planned(late, SERVERS).warnings
+    assert "and on 'value_1'" in line
+
+
 @pytest.mark.parametrize("name", SAFE)
 def test_an_assignment_that_loses_none_is_not_told(name: str) -> None:
     assert planned(SAFE[name], SERVERS).warnings == ()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcflow.plan.communication.send_recv_insertion import task_of
 from hpcflow.plan.ir.program import Node, Program, Ref
+from hpcflow.plan.verification.effect_verifier import Reachability
 
 
 def lost_update_warnings(program: Program) -> Iterator[str]:
@@ -17,75 +19,80 @@ def lost_update_warnings(program: Program) -> Iterator[str]:
 
     `program` is that of a worker's step, with the devices of its nodes.
     """
+    nodes = program.nodes
+    assignments = [
+        _Assignment(program, node, node.inputs[node.row.writes[0]])
+        for node in nodes.values()
+        if _overwrites_on_server(node)
+    ]
+    if not assignments:
+        return
+    handles = {assignment.handle for assignment in assignments}
+    reads = [node for node in nodes.values() if not handles.isdisjoint(_read_handles(node))]
+    marked = dict.fromkeys(node.name for one in assignments for node in (*one.awaited, *one.reads))
+    marked |= dict.fromkeys(node.name for node in reads)
+    follows = Reachability(nodes, marked)
     told: set[str] = set()
-    for node in program.nodes.values():
-        handle = _overwritten(node)
-        if handle is None or handle.node in told:
+    for one in assignments:
+        cause = one.awaited_after_read(reads, follows)
+        if cause is None or one.handle.node in told:
             continue
-        cause = _Assignment(program, node, handle).awaited_after_read()
-        if cause is not None:
-            told.add(handle.node)
-            yield (
-                f"{node.name!r} ({node.line}) assigns to the variable {handle.node!r} a value "
-                f"that depends on its older value and on {cause.name!r} ({cause.line}), which "
-                f"{_task(cause)} computes: updates that other workers make between are lost\n"
-                "  next  use assign_add or assign_sub, or compute the value under "
-                "hf.colocate_with(variable), reading the variable under control dependencies of "
-                "all that other tasks compute"
-            )
+        told.add(one.handle.node)
+        yield (
+            f"{one.update.name!r} ({one.update.line}) assigns to the variable {one.handle.node!r} "
+            f"a value that depends on its older value and on {cause.name!r} ({cause.line}), which "
+            f"{task_of(cause.device)} computes: updates that other workers make between are lost\n"
+            "  next  use assign_add or assign_sub, or compute the value under "
+            "hf.colocate_with(variable), reading the variable under control dependencies of "
+            "all that other tasks compute"
+        )
 
 
-def _overwritten(node: Node) -> Ref | None:
-    """Return the handle of the variable of a server that a node overwrites."""
-    row = node.row
-    if not row.overwrites or not node.device.startswith("/job:ps") or node.attrs.get("initial"):
-        return None
-    return node.inputs[row.writes[0]]
+def _overwrites_on_server(node: Node) -> bool:
+    is_update = node.row.overwrites and not node.attrs.get("initial")
+    return is_update and node.device.startswith("/job:ps")
 
 
-def _task(node: Node) -> str:
-    return node.device.rpartition("/")[0]
+def _read_handles(node: Node) -> list[Ref]:
+    return [node.inputs[i] for i in node.row.reads]
 
 
 class _Assignment:
-    """An assignment, and what its value depends on."""
+    """An assignment: the reads of its variable and the values of other tasks that it uses.
+
+    `reads` are on the server. What the server computes of them and of `awaited` is the new value.
+    """
 
     def __init__(self, program: Program, update: Node, handle: Ref) -> None:
-        self._nodes, self._handle, self._server = program.nodes, handle, _task(update)
-        own = self._cone([ref.node for ref in update.inputs], stays=True)
-        self._reads = [node for node in own if self._is_read(node)]
-        inputs = {ref.node for node in (update, *own) for ref in node.inputs}
-        self._awaited = [n for n in map(self._nodes.get, inputs) if n and _task(n) != self._server]
+        self.update, self.handle = update, handle
+        self.reads: list[Node] = []
+        self.awaited: list[Node] = []
+        server, own, visited = task_of(update.device), [update], {update.name}
+        for node in own:  # which grows: nodes of the server, the nearest first
+            for name in dict.fromkeys(ref.node for ref in node.inputs if ref.node not in visited):
+                visited.add(name)
+                before = program.nodes[name]
+                if task_of(before.device) != server:
+                    self.awaited.append(before)
+                    continue
+                own.append(before)
+                if handle in _read_handles(before):
+                    self.reads.append(before)
 
-    def awaited_after_read(self) -> Node | None:
+    def awaited_after_read(self, reads: list[Node], follows: Reachability) -> Node | None:
         """Return an operation of another task that runs after the variable was last read.
 
-        None if the value does not depend on that of the variable.
+        None if the value does not depend on that of the variable. `reads` are those of all
+        variables.
         """
-        late = self._awaited
-        for read in self._reads:
-            before = {node.name for node in self._cone(read.before(), stays=False)}
-            late = [node for node in self._awaited if node.name not in before]
+        late = self.awaited
+        for read in self.reads:
+            late = [node for node in self.awaited if not follows(node.name, read.name)]
             if not late:
                 return None
-        names = [node.name for node in self._awaited]
-        depends = self._reads or any(map(self._is_read, self._cone(names, stays=False)))
-        return late[0] if depends and late else None
-
-    def _is_read(self, node: Node) -> bool:
-        return self._handle in (node.inputs[i] for i in node.row.reads)
-
-    def _cone(self, names: list[str], stays: bool) -> list[Node]:
-        """Return the nodes of these names and what they depend on.
-
-        With `stays` these are only data, on the server.
-        """
-        found: dict[str, Node] = {}
-        stack = list(names)
-        while stack:
-            node = self._nodes[stack.pop()]
-            if node.name in found or (stays and _task(node) != self._server):
-                continue
-            found[node.name] = node
-            stack += [ref.node for ref in node.inputs] if stays else node.before()
-        return list(found.values())
+        names = [read.name for read in reads if self.handle in _read_handles(read)]
+        is_used = self.reads or any(
+            node.name in names or any(follows(name, node.name) for name in names)
+            for node in self.awaited
+        )
+        return late[0] if is_used and late else None
