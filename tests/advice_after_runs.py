@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hpcflow.cli import main as cli
+from hpcflow.cli.run import advice_line
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,6 +22,18 @@ def check_page_shows_advice(run_dir: Path, tmp_path: Path) -> None:
     assert cli.main(["report", str(run_dir), "--html", str(page), "--redact"]) == 0
     assert "was set by hand: the model predicts" in page.read_text()
     assert str(run_dir) not in page.read_text()
+
+
+def check_spoilt_run_has_no_advice(
+    run_dir: Path, spoil: Callable[[Path], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run with advice has none, and no error, once `spoil` has changed its directory."""
+    assert advice_line(str(run_dir))
+    spoil(run_dir)
+    assert advice_line(str(run_dir)) == ""
+    cli.main(["report", str(run_dir)])
+    told = capsys.readouterr()
+    assert "was set by hand" not in told.out and "Traceback" not in told.err
 
 
 def stderr_of_run(folder: Path, code: int, *words: str) -> str:

@@ -27,7 +27,11 @@ from hpcflow.report.advised_run import Advice
 from hpcflow.report.plan_file import read_plan, write_plan
 from hpcflow.report.setting_advice import advice_of
 from hpcflow.settings import Settings
-from tests.advice_after_runs import check_page_shows_advice, stderr_of_run
+from tests.advice_after_runs import (
+    check_page_shows_advice,
+    check_spoilt_run_has_no_advice,
+    stderr_of_run,
+)
 from tests.test_report import write
 
 SCRIPT = """
@@ -319,12 +323,7 @@ def test_a_run_that_cannot_be_judged_has_no_line_and_no_error(
     finished: Make, how: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, _ = finished(server=40.0, ps=1)
-    assert advice_line(str(folder))
-    SPOILT[how](folder)
-    assert advice_line(str(folder)) == ""
-    cli.main(["report", str(folder)])
-    told = capsys.readouterr()
-    assert "was set by hand" not in told.out and "Traceback" not in told.err
+    check_spoilt_run_has_no_advice(folder, SPOILT[how], capsys)
 
 
 def test_the_plan_file_tells_the_variables_of_servers(finished: Make) -> None:

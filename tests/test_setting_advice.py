@@ -15,7 +15,11 @@ from hpcflow.cli.run import advice_line
 from hpcflow.report.plan_file import write_plan
 from hpcflow.report.setting_advice import advice_of
 from hpcflow.settings import Settings
-from tests.advice_after_runs import check_page_shows_advice, stderr_of_run
+from tests.advice_after_runs import (
+    check_page_shows_advice,
+    check_spoilt_run_has_no_advice,
+    stderr_of_run,
+)
 from tests.test_report import write
 
 LAYERS, WIDTH = 30, 8
@@ -180,12 +184,7 @@ SPOILT = {
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_run_that_cannot_be_judged_has_no_line_and_no_error(finished, how, capsys) -> None:
     folder = finished(**ONE_BUCKET)
-    assert advice_line(str(folder))
-    SPOILT[how](folder)
-    assert advice_line(str(folder)) == ""
-    cli.main(["report", str(folder)])
-    told = capsys.readouterr()
-    assert "was set by hand" not in told.out and "Traceback" not in told.err
+    check_spoilt_run_has_no_advice(folder, SPOILT[how], capsys)
 
 
 def test_the_report_and_the_page_show_it(finished, tmp_path, capsys) -> None:
